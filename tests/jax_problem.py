@@ -81,7 +81,7 @@ def value_barrier():
     return tiebreak.Method("by value", rules.by_value, schedule)
 
 
-class Halved:
+class Halved(tiebreak.estimators.Estimator):
     """An estimator of one's own, with memory: the mean of this gradient and the last."""
 
     evaluations = 1

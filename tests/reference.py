@@ -150,9 +150,9 @@ class Row:
     """A method: parameters as functions of t = k + 1, a rule, and how gradients are estimated.
 
     `rule(fg, gg, t, g_value)` returns λ. `average` is α_t of the exponential average, `storm` the α_t of STORM for
-    the upper and the lower level. `refresh(k)` says whether SPIDER or PAGE refreshes, then with `upper_large` and
-    `lower_large` samples. `hold` is for how many steps the upper estimate is held. `remember(fg, gg, t, notes)` is a
-    rule that keeps numbers in a list.
+    the upper and the lower level; `charge_first` is how often the samples of the first step are charged. `refresh(k)`
+    says whether SPIDER or PAGE refreshes, then with `upper_large` and `lower_large` samples. `hold` is for how many
+    steps the upper estimate is held. `remember(fg, gg, t, notes)` is a rule that keeps numbers in a list.
     """
 
     eta: Callable[[int], float]
@@ -161,6 +161,7 @@ class Row:
     lower_batch: Callable[[int], int]
     weight: Callable[[int], float]
     storm: tuple[Callable[[int], float], Callable[[int], float]] | None = None
+    charge_first: int = 1
     average: float | None = None
     refresh: Callable[[int], bool] | None = None
     upper_large: Callable[[int], int] | None = None
@@ -203,6 +204,7 @@ METHODS: dict[str, Row] = {
         lower_batch=lambda t: t,
         weight=lambda t: 0.05 / math.sqrt(t) * 0.5 * t ** (1 / 4),
         storm=(lambda t: 0.2 / math.sqrt(t), lambda t: 0.2 / math.sqrt(t)),
+        charge_first=2,
     ),
     "dbgd": Row(
         eta=lambda t: 0.05 * _quarter(t),
@@ -377,7 +379,8 @@ def solve(
                 points_f = points_g = 2
         if k % row.hold(k + 1) != 0:
             points_f = 0
-        cost_f, cost_g = batch_f * points_f, batch_g * points_g
+        times = row.charge_first if k == 0 else 1
+        cost_f, cost_g = times * batch_f * points_f, times * batch_g * points_g
         if budget is not None and upper_calls + lower_calls + cost_f + cost_g > budget:
             path.why = "budget"
             return path

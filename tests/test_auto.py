@@ -304,7 +304,7 @@ def test_float32():
 
 def _reference(problem, steps, seed):
     """The same method for one run in the plainest Python: a loop, lists and `max`."""
-    streams = tiebreak.solver.objective.generators(np.random.SeedSequence(seed), [0])
+    streams = tiebreak.solver.streams.generators(np.random.SeedSequence(seed), [0])
     oracles = {"f": (problem.upper, streams[0][0]), "g": (problem.lower, streams[1][0])}
     x, x0 = problem.x0.copy(), problem.x0
     before = None

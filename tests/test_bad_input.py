@@ -20,6 +20,7 @@ from tiebreak import (
 from tiebreak.experiments import Comparison, Experiment
 
 PAPER = tiebreak.problems.paper()
+MATRIX = np.eye(3)
 SCHEDULE = Schedule(step_size=0.1, barrier=0.5)
 
 
@@ -78,9 +79,9 @@ TABLE = {
         "budget=1 must be at least 2, the cost of the first step of auto",
     ),
     "budget for no storm step": (
-        {"budget": 1, "method": "vr_pr_sdbpg"},
+        {"budget": 2, "method": "vr_pr_sdbpg"},
         ValueError,
-        "budget=1 must be at least 2",
+        "budget=2 must be at least 4",
     ),
     "no x0": ({"x0": None}, ValueError, "x0=None: give the point to start from"),
     "x0 not finite": (
@@ -386,3 +387,31 @@ def test_steps_are_counted_of_a_name_as_of_a_method():
     assert tiebreak.theory.steps_within("sdbgd", 10**6) == tiebreak.theory.steps_within(
         tiebreak.methods.sdbgd, 10**6
     )
+
+
+# ------------------------------------------------------------------- what a function of one's own cannot be called with
+
+
+def test_a_value_of_a_finite_sum_takes_indices():
+    """A plain g(x) is refused when the oracle is made, not by a bare TypeError inside a run."""
+    with pytest.raises(
+        TypeError, match=r"value=.* must be a function of \(x, indices\)"
+    ):
+        tiebreak.FiniteSum(lambda x, i: x, n=3, value=lambda x: 0.0)
+    with pytest.raises(TypeError, match=r"value=.* must be a function of \(x, i\)"):
+        tiebreak.FiniteSum(identity, n=3, value=lambda x: 0.0, per_example=True)
+    tiebreak.FiniteSum(identity, n=3, value=lambda x, *rest: 0.0, weighted=True)
+
+
+@pytest.mark.parametrize("value", [None, lambda x: float(x @ MATRIX @ x)])
+def test_x0_of_a_wrong_length_is_named(value):
+    with pytest.raises(
+        ValueError,
+        match=r"upper\.\w+ failed at a point of shape \(2,\), the shape of x0",
+    ):
+        tiebreak.minimize(
+            tiebreak.Exact(lambda x: MATRIX @ x, value=value),
+            lambda x: MATRIX @ x,
+            np.zeros(2),
+            steps=2,
+        )

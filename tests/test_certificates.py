@@ -307,3 +307,103 @@ def test_where_the_upper_gradient_is_small_a_vanishing_lower_one_does_no_harm():
         certify(upper, lower, np.zeros(2), samples=10**5, epsilon=0.01, seed=0).verdict
         == "stationary"
     )
+
+
+# ------------------------------------------------------------------------------- gradients that few samples carry
+
+
+def few_rows(n, carriers, rest=0.0):
+    """Term gradients of which only `carriers` have a mean along the first coordinate."""
+    terms = rest * np.random.default_rng(0).standard_normal((n, 3))
+    terms -= terms.mean(axis=0)
+    terms[:carriers, 0] += 0.1 * n / carriers
+    return terms
+
+
+def rare_class(n, positives, intercept=None):
+    """Term gradients of a logistic regression with few positives: at its base rate, or far on the negative side."""
+    rng = np.random.default_rng(1)
+    features = np.c_[np.ones(n), rng.standard_normal((n, 5))]
+    labels = np.zeros(n)
+    labels[:positives] = 1
+    features[:positives, 1] += 1
+    logit = math.log(positives / (n - positives)) if intercept is None else intercept
+    return (1 / (1 + math.exp(-logit)) - labels)[:, None] * features
+
+
+def heavy_tails(kind):
+    rng = np.random.default_rng(2)
+    draw = {
+        "pareto": lambda: rng.pareto(1.5, (20_000, 3)),
+        "student": lambda: rng.standard_t(2, (20_000, 3)),
+        "lognormal": lambda: np.exp(2 * rng.standard_normal((20_000, 3))),
+        "cauchy": lambda: rng.standard_cauchy((20_000, 3)),
+    }
+    terms = draw[kind]()
+    terms -= terms.mean(axis=0)
+    return terms / terms.std() + np.array([0.1, 0.0, 0.0])
+
+
+RARE = {
+    "20 of 2,000 rows": lambda: (few_rows(2000, 20), 256),
+    "20 of 2,000 rows in noise": lambda: (few_rows(2000, 20, rest=0.3), 256),
+    "one row of 2,000": lambda: (few_rows(2000, 1), 4096),
+    "5 of 20,000 rows": lambda: (few_rows(20_000, 5), 4096),
+    "1 % positives": lambda: (rare_class(2000, 20), 256),
+    "1 % positives, far": lambda: (rare_class(2000, 20, intercept=-12), 256),
+    "0.1 % positives": lambda: (rare_class(2000, 2), 2048),
+    "0.1 % of 20,000 positives": lambda: (rare_class(20_000, 20), 2048),
+    "pareto": lambda: (heavy_tails("pareto"), 256),
+    "student": lambda: (heavy_tails("student"), 256),
+    "lognormal": lambda: (heavy_tails("lognormal"), 1024),
+    "cauchy": lambda: (heavy_tails("cauchy"), 1024),
+}
+
+
+def verdicts(terms, samples, epsilon, seeds=200):
+    """How many verdicts of so many seeds are wrong: g is a mean of the terms, and f pulls against their mean."""
+    mean = terms.mean(axis=0)
+    pull = -mean / np.linalg.norm(mean)
+    lower = tiebreak.FiniteSum(lambda x, i: terms[i].mean(axis=0), n=len(terms))
+    true = "stationary" if mean @ mean <= epsilon[1] else "not stationary"
+    wrong = {"stationary", "not stationary"} - {true}
+    options = {"samples": samples, "epsilon": epsilon}
+    found = [
+        certify(lambda x: pull, lower, np.zeros(len(mean)), seed=seed, **options)
+        for seed in range(seeds)
+    ]
+    return sum(one.verdict in wrong for one in found)
+
+
+@pytest.mark.parametrize("factor", [0.5, 4.0])
+@pytest.mark.parametrize("case", RARE)
+def test_few_wrong_verdicts_where_few_terms_carry_the_gradient(case, factor):
+    """At most 5 % of the verdicts are wrong, for an ε below and above the truth."""
+    terms, samples = RARE[case]()
+    mean = terms.mean(axis=0)
+    assert verdicts(terms, samples, (0.1, factor * float(mean @ mean))) <= 10
+
+
+def test_a_finite_sum_is_evaluated_exactly_if_that_is_not_dearer():
+    terms = few_rows(2000, 1)
+    lower = tiebreak.FiniteSum(lambda x, i: terms[i].mean(axis=0), n=2000)
+    found = certify(lambda x: -x, lower, np.zeros(3), samples=2000, epsilon=0.1, seed=0)
+    assert found.lower_calls == 2000
+    assert found.lower_gradient_squared.low == pytest.approx(0.01)
+    assert found.lower_gradient_squared.high == pytest.approx(0.01)
+    assert found.assumptions == (
+        "∇f: exact",
+        "∇g: exact, all 2,000 terms were evaluated",
+    )
+
+
+def test_samples_that_do_not_differ_decide_nothing():
+    """A zero-width interval would be printed with full confidence: no sampled row carries the gradient."""
+    terms = few_rows(2000, 1)
+    lower = tiebreak.FiniteSum(lambda x, i: terms[i].mean(axis=0), n=2000)
+    found = certify(lambda x: x, lower, np.zeros(3), samples=64, epsilon=0.1, seed=0)
+    assert found.verdict == "not decided"
+    assert found.more_samples == 2000 - 64
+    assert found.lower_gradient_squared.high == math.inf
+    assert "the samples do not differ" in str(found)
+    assert "samples=2000 evaluates all terms" in str(found)

@@ -200,7 +200,7 @@ def test_the_saved_command_gives_the_same_bytes(
         (("--budget", "much"), ("--budget much", "whole number ≥ 1")),
         (("--budget", "-1e8"), ("--budget -100000000.0", "≥ 1")),
         (("--budget", "1e30"), ("--budget 1e+30", "from 1 to 2^63 − 1")),
-        (("--budget", "1"), ("--budget 1", "at least 2", "vr_pr_sdbpg")),
+        (("--budget", "1"), ("--budget 1", "at least 4", "vr_pr_sdbpg")),
         (("--runs", "2.5"), ("--runs 2.5", "whole number ≥ 1")),
         (("--seed", "-1"), ("--seed -1", "≥ 0")),
         (("--methods", "sdbgd,nope"), ("methods", "'nope'", "penalty")),

@@ -610,7 +610,7 @@ def test_what_cannot_be_compared_gets_a_sentence(
         (
             "paper",
             "vr-pr-sdbpg",
-            "budgets=1 must be at least 2, the cost of the first step of VR-PR-SDBPG† on paper",
+            "budgets=1 must be at least 4, the cost of the first step of VR-PR-SDBPG† on paper",
         ),
     ],
 )

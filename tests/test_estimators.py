@@ -362,7 +362,7 @@ def test_a_constant_momentum_is_refused_before_the_first_step(value):
 
 
 def test_an_estimator_of_ones_own_is_charged_what_it_says():
-    class Twice:
+    class Twice(tiebreak.estimators.Estimator):
         evaluations = 2
 
         def begin(self, level, zeros, zero):
@@ -414,7 +414,7 @@ def test_an_estimate_may_stay_out_of_the_direction():
 def test_what_is_no_estimator_is_refused(wrong):
     with pytest.raises(
         TypeError,
-        match=r"estimator=.* must be one of 'minibatch', 'average', 'storm', or an object",
+        match=r"estimator=.* must be one of 'minibatch', 'average', 'storm', or a subclass",
     ):
         Method("x", rules.dbgd, Schedule(0.1, 1.0), wrong)
 
@@ -525,7 +525,7 @@ def test_an_update_that_returns_something_else_is_told_what_to_return(returned, 
 # ------------------------------------------------------------------------------------------------------ runs kept apart
 
 
-class Normed:
+class Normed(tiebreak.estimators.Estimator):
     """An average of the gradients with the length of the fresh one; `axis=None` takes both lengths of all runs."""
 
     evaluations = 1

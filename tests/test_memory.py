@@ -6,12 +6,12 @@ import pytest
 import tiebreak
 from tiebreak import Schedule, methods, minimize, rules
 from tiebreak.stateful_rules import Averaged as AveragedProducts
-from tiebreak.stateful_rules import Dual
+from tiebreak.stateful_rules import Dual, StatefulRule
 
 PAPER = tiebreak.problems.paper()
 
 
-class Averaged:
+class Averaged(StatefulRule):
     """λ from averages of the inner products; `calls` counts how often it was asked."""
 
     calls = 0
@@ -97,7 +97,7 @@ def test_residuals_are_those_of_the_memory_at_the_step(monkeypatch):
 
     method = METHOD.replace(rule=Spied())
     monkeypatch.setattr(
-        "tiebreak.solver.minimize.kept_apart", lambda *given: None
+        "tiebreak.solver.minimize.check_runs_are_independent", lambda *given: None
     )  # it tries the rule before the run
     found = solve(method=method, record=1, runs=2, keep_iterates=True)
 
@@ -188,7 +188,7 @@ def test_what_a_rule_returns_is_checked():
     with pytest.raises(TypeError, match=r"memory of 3, must return \(λ, memory\)"):
         solve(method=METHOD.replace(rule=Forgetful(), others={}))
 
-    class Bare:
+    class Bare(StatefulRule):
         def begin(self, zero):
             return (zero,)
 

@@ -271,7 +271,8 @@ def test_a_step_is_made_only_if_its_whole_cost_fits(name):
         )
 
 
-def test_vr_is_charged_twice_on_every_step_but_the_first():
+def test_vr_is_charged_twice_on_every_step():
+    """2(B_f + B_g) calls a step, the first one included, as the paper counts them."""
     (upper, lower, x0), _ = _paper()
     seen = []
     tiebreak.minimize(
@@ -285,10 +286,9 @@ def test_vr_is_charged_twice_on_every_step_but_the_first():
     )
     batches = [(math.isqrt(t), t) for t in range(1, 11)]
     charged = [(2 * u, 2 * (u + l)) for u, l in batches]
-    charged[0] = (1, 2)
     assert seen == [tuple(np.sum(charged[: k + 1], axis=0)) for k in range(10)]
-    with pytest.raises(ValueError, match=r"budget=1 must be at least 2"):
-        tiebreak.minimize(upper, lower, x0, method="vr_pr_sdbpg", budget=1)
+    with pytest.raises(ValueError, match=r"budget=2 must be at least 4"):
+        tiebreak.minimize(upper, lower, x0, method="vr_pr_sdbpg", budget=2)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_steps_that_fit_in_the_paper_s_budget(name, steps):
     spent = k = 0
     while (
         spent := spent
-        + (1 + (row.storm is not None and k > 0))
+        + (1 + (row.storm is not None and (k > 0 or row.charge_first == 2)))
         * (row.upper_batch(k + 1) + row.lower_batch(k + 1))
     ) <= 10**8:
         k += 1

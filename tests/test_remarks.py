@@ -244,7 +244,7 @@ def test_a_resumed_run_that_can_do_nothing_says_so() -> None:
         )
 
 
-class _Own:
+class _Own(tiebreak.estimators.Estimator):
     evaluations = 1
 
     def __init__(self, estimate: Any, memory: int) -> None:

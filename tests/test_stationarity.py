@@ -3,6 +3,7 @@
 Exact values are rational. u = 2⁻⁵³, γₙ = nu/(1 − nu). An inner product of n terms errs by at most γₙ‖a‖‖b‖.
 """
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -324,3 +325,68 @@ def test_products_of_one_row_are_those_of_many_to_the_last_bit(dimension, dtype)
     assert together.dtype == np.float64
     alone = [products(a[i : i + 1].copy(), b[i : i + 1].copy()) for i in range(5)]
     np.testing.assert_array_equal(np.reshape(alone, (5, 2)), together)
+
+
+# -------------------------------------------------------------------------------------- weighted means over the steps
+
+
+@pytest.mark.parametrize("runs", [None, 3])
+def test_a_weighted_mean_over_all_steps_is_exact(runs):
+    """E ‖∇g(x_N)‖² for N ∝ η_kβ_k, against the sum."""
+    problem = tiebreak.problems.paper()
+    options = {"method": "sdbgd", "steps": 50, "seed": 0, "runs": runs, "record": 1}
+    history = tiebreak.minimize(
+        problem.upper, problem.lower, problem.x0, **options
+    ).history
+    schedule = tiebreak.methods.sdbgd.schedule
+    steps = [schedule.at(k) for k in range(50)]
+    weights = np.array([p.step_size * p.barrier for p in steps])
+    rows = history.lower_gradient_squared[:50]
+    expected = np.tensordot(weights, rows, axes=1) / weights.sum()
+    for weight in (schedule, tiebreak.methods.sdbgd, lambda k: weights[k]):
+        mean = history.weighted_mean("lower_gradient_squared", weight)
+        np.testing.assert_allclose(mean, expected, rtol=1e-12)
+    plain = history.weighted_mean("lower_gradient_squared")
+    np.testing.assert_allclose(plain, rows.mean(axis=0), rtol=1e-12)
+
+
+def test_a_weighted_mean_of_a_thinned_history_warns():
+    """Each row has the weight of all steps that it stands for: a constant has its own value as its mean."""
+    problem = tiebreak.problems.paper()
+    options = {"method": "sdbgd", "steps": 500, "seed": 0}
+    levels = (problem.upper, problem.lower, problem.x0)
+    thinned = tiebreak.minimize(*levels, **options).history
+    full = tiebreak.minimize(*levels, **options, record=1).history
+    with pytest.warns(RuntimeWarning, match="thinned"):
+        near = thinned.weighted_mean("lower_gradient_squared")
+    exact = full.weighted_mean("lower_gradient_squared")
+    assert near == pytest.approx(exact, rel=0.02)
+    assert np.mean(thinned.lower_gradient_squared) > 1.05 * exact
+    with pytest.warns(RuntimeWarning, match="thinned"):
+        ones = thinned.weighted_mean("step", lambda k: float(k == 0))
+    assert ones == 0.0
+
+
+def test_a_weighted_mean_ends_where_a_run_ended():
+    """The rows of a run after its end are no steps of it."""
+    problem = tiebreak.problems.paper()
+    result = tiebreak.minimize(
+        problem.upper,
+        problem.lower,
+        problem.x0,
+        method="sdbgd",
+        steps=20,
+        record=1,
+        runs=2,
+        seed=0,
+    )
+    history = result.history
+    values = history.columns["lower_gradient_squared"].copy()
+    values[11:, 1] = np.nan
+    ended = dataclasses.replace(
+        history,
+        columns={"lower_gradient_squared": values},
+        last_step=np.array([20, 10]),
+    )
+    mean = ended.weighted_mean("lower_gradient_squared")
+    np.testing.assert_allclose(mean, [values[:20, 0].mean(), values[:10, 1].mean()])

@@ -17,8 +17,8 @@ from tiebreak.oracles.finite_sum import FiniteSum
 from tiebreak.progress import Progress
 from tiebreak.result import Point, Result, Status
 from tiebreak.schedules import Capped, Parameters, Power, Schedule, anytime, horizon
+from tiebreak.solver.callbacks import Record
 from tiebreak.solver.checkpoint import load
-from tiebreak.solver.history import Record
 from tiebreak.solver.minimize import minimize
 
 if TYPE_CHECKING:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiebreak.rules import Scalar, dbgd
+from tiebreak.stateful_rules import StatefulRule
+from tiebreak.tolerance import larger, positive, quotient, smaller
 
 
 class Known(NamedTuple):
@@ -55,18 +57,18 @@ class Known(NamedTuple):
     weight: Scalar
     ratio: Scalar
     upper_smoothness: Scalar
-    lower_smoothness: Scalar
     upper_curvature: Scalar
-    lower_curvature: Scalar
     upper_largest: Scalar
-    lower_largest: Scalar
     upper_along: Scalar
-    lower_along: Scalar
     upper_along_largest: Scalar
-    lower_along_largest: Scalar
     upper_variance: Scalar
-    lower_variance: Scalar
     upper_share: Scalar
+    lower_smoothness: Scalar
+    lower_curvature: Scalar
+    lower_largest: Scalar
+    lower_along: Scalar
+    lower_along_largest: Scalar
+    lower_variance: Scalar
     lower_share: Scalar
     reach: Scalar
     steepest: Scalar
@@ -93,7 +95,7 @@ class _Level(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(StatefulRule):
     """λ = β, with β and the step size chosen from what the run has seen; see the module.
 
     All constants are pure numbers. They were chosen on the test bed and on seven problems of our own, and judged on
@@ -142,16 +144,17 @@ class Balance:
     firm: float = 32.0
     vanished: float = 0.1
     convex: float = 0.1
+    sets_step_size = True
 
     def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
         """Nothing known."""
         return Known(*(zero,) * len(Known._fields))
 
-    def scale(self, memory: tuple[Any, ...]) -> Scalar:
+    def step_size(self, memory: tuple[Any, ...]) -> Scalar:
         """The step size of each run, a factor of the schedule's."""
         return Known(*memory).step_size
 
-    def told(self, memory: tuple[Any, ...]) -> dict[str, Scalar]:
+    def chosen(self, memory: tuple[Any, ...]) -> dict[str, Scalar]:
         """What was chosen and what it rests on, for people."""
         m = Known(*memory)
         return {
@@ -189,52 +192,34 @@ class Balance:
         m = Known(*memory)
         if moved is None:
             return m.weight + 0 * fg + 0 * gg, memory
-        seen = (
+        resolved = (
             moved > (0.1 * resolution) ** 2
-        ) * 1.0  # else the change is one of rounding
+        ) * 1.0  # 0 if the change is only rounding
         rate = self.forget / (k + 6)
-        levels = memory[3 : 3 + 2 * len(_Level._fields)]  # of f and of g in turn
+        count = len(_Level._fields)
         upper = _updated(
-            _Level(*levels[::2]),
-            *(
-                upper_change,
-                upper_along,
-                upper_spread,
-                moved,
-                seen,
-                upper_batch,
-                m.upper_batch,
-                momentum,
-                rate,
-            ),
+            _Level(*memory[3 : 3 + count]),
+            (upper_change, upper_along, upper_spread, upper_batch, m.upper_batch),
+            (moved, resolved, momentum, rate),
         )
         lower = _updated(
-            _Level(*levels[1::2]),
-            *(
-                lower_change,
-                lower_along,
-                lower_spread,
-                moved,
-                seen,
-                lower_batch,
-                m.lower_batch,
-                momentum,
-                rate,
-            ),
+            _Level(*memory[3 + count : 3 + 2 * count]),
+            (lower_change, lower_along, lower_spread, lower_batch, m.lower_batch),
+            (moved, resolved, momentum, rate),
         )
-        reach = _larger(away**0.5, (1 - rate) * m.reach)
-        steepest = _larger(ff**0.5, m.steepest)
+        reach = larger(away**0.5, (1 - rate) * m.reach)
+        steepest = larger(ff**0.5, m.steepest)
         if (
             k == 0
         ):  # as short a step as shows a curvature; both gradients weigh the same
             ratio = floor = self.least + 0 * gg
-            weight = _or_one(_over(ff**0.5, gg**0.5))
-            # Opposed gradients that weigh the same leave rounding, which is no direction: then g weighs half as much.
-            both = ff + weight * weight * gg
-            weight = weight * (1 - 0.5 * (both + 2 * weight * fg < 1e-6 * both))
-            longest = _over(
+            weight = _or_one(quotient(ff**0.5, gg**0.5))
+            # Opposed gradients with equal weights leave rounding, and no direction: then g gets half the weight.
+            together = ff + weight * weight * gg
+            weight = weight * (1 - 0.5 * (together + 2 * weight * fg < 1e-6 * together))
+            longest = quotient(
                 resolution,
-                _positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5,
+                positive(ff + 2 * weight * fg + weight * weight * gg) ** 0.5,
             )
             step = longest + resolution * (longest == 0)
         else:
@@ -242,21 +227,12 @@ class Balance:
             ratio, weight = self._weighed(
                 fg, gg, ff, m.ratio, upper, lower, reach, steepest, floor, k
             )
-            # Where both gradients vanish nothing limits the step, and it must not grow until it overflows.
+            # Nothing limits the step if both gradients vanish, and the step must not grow until it overflows.
             longest = m.step_size * (1 + (self.longer - 1) * ((ff > 0) | (gg > 0)))
             step = self._step(gg, ff, weight, upper, lower, longest)
-        batches = upper_batch + 0 * gg, lower_batch + 0 * gg
-        kept = [
-            step,
-            weight,
-            ratio,
-            *_pairs(upper, lower),
-            reach,
-            steepest,
-            *batches,
-            floor,
-        ]
-        return weight, Known(*kept)
+        batches = (upper_batch + 0 * gg, lower_batch + 0 * gg)
+        choice = (step, weight, ratio)
+        return weight, Known(*choice, *upper, *lower, reach, steepest, *batches, floor)
 
     def _weighed(
         self,
@@ -275,25 +251,27 @@ class Balance:
         pull = ff**0.5
         push = gg**0.5
         bent, curved = (self._unit(level) for level in (upper, lower))
-        # A slope that does not change on the way has no curvature to take a unit from: then the way is one, and what
-        # f's slope was at its steepest. As it is now it could be noise, more and more averaged: β would fall for ever.
+        # A constant slope has no curvature to take a unit from: then the steepest slope over the distance is the unit.
+        # The present slope could be averaged noise, and β would fall for ever.
         straight = (bent * reach < 0.05 * pull) * 1.0
-        # Likewise g's, if its slope is seen; what may be nothing but noise must not lead.
+        # The same for g, if the slope of g stands out of the noise.
         flat = (curved * reach < 0.05 * push) * 1.0
         hidden = flat * (gg <= self.clear**2 * lower.error)
-        curved = (flat - hidden) * _over(push, reach) + (1 - flat + hidden) * curved
-        unit = _over(straight * _over(steepest, reach) + (1 - straight) * bent, curved)
+        curved = (flat - hidden) * quotient(push, reach) + (1 - flat + hidden) * curved
+        unit = quotient(
+            straight * quotient(steepest, reach) + (1 - straight) * bent, curved
+        )
         best = dbgd(fg, gg, 0.0)  # λ with the least ‖∇f + λ∇g‖
-        left = _positive(ff + best * (2 * fg + best * gg))
+        least = positive(ff + best * (2 * fg + best * gg))
         now = ratio * unit
-        direction = left + self.noise * (upper.error + now * now * lower.error)
+        direction = least + self.noise * (upper.error + now * now * lower.error)
         slope = gg * unit * unit
         ratio = ratio * (1 + self._change(slope**0.5, direction**0.5, k))
-        ratio = _larger(ratio, floor)
+        ratio = larger(ratio, floor)
         # Without a curvature f would go on for ever: g's minimisers must not be farther away than a seventh of the way.
-        held = straight * _over(8 * steepest, curved * reach + push)
-        weight = hidden * _over(self.least * pull, push) + (1 - hidden) * _larger(
-            ratio * unit, held
+        leash = straight * quotient(8 * steepest, curved * reach + push)
+        weight = hidden * quotient(self.least * pull, push) + (1 - hidden) * larger(
+            ratio * unit, leash
         )
         return ratio, _or_one(weight)
 
@@ -321,10 +299,10 @@ class Balance:
         counts as fallen than has fallen along the step.
         """
         along = abs(level.along)
-        times = _over(
-            _smaller(level.along_largest, self.recent * along), along
+        times = quotient(
+            smaller(level.along_largest, self.recent * along), along
         ) + self.recent * (along == 0)
-        return _smaller(level.largest, times * level.curvature)
+        return smaller(level.largest, times * level.curvature)
 
     def _change(self, slope: Scalar, direction: Scalar, k: int) -> Scalar:
         """By what part β changes, from the roots of both residuals.
@@ -332,13 +310,13 @@ class Balance:
         At rest one residual goes like 1/β² and the other like β², so q = √(slope/direction) is the square of the factor
         that β is off by, and the exponent in k is growth (√q − 1/√q): the farther off, the faster.
         """
-        wanted = self.growth / (k + 6) * (slope - direction)
+        change = self.growth / (k + 6) * (slope - direction)
         mean = (slope * direction) ** 0.5
         most = self.fastest * mean
-        between = (wanted < most) & (wanted > -most)
-        # Without noise one of them may be 0, and the quotient infinite; where both are, nothing is to be changed.
-        beyond = self.fastest * ((wanted >= most) * 1.0 - (wanted <= -most) * 1.0)
-        return between * _over(wanted, mean) + beyond
+        between = (change < most) & (change > -most)
+        # Without noise a residual may be 0, and the quotient infinite; if both residuals are 0, β stays.
+        beyond = self.fastest * ((change >= most) * 1.0 - (change <= -most) * 1.0)
+        return between * quotient(change, mean) + beyond
 
     def _step(
         self,
@@ -351,67 +329,38 @@ class Balance:
     ) -> Scalar:
         """The step size: as the smoothness allows, shorter where there is little but noise."""
         noise = upper.error + weight * weight * lower.error
-        signal = _positive(ff + weight * weight * gg - noise)
+        signal = positive(ff + weight * weight * gg - noise)
         sure = (signal >= self.unsure * noise) * 1.0
-        part = sure + (1 - sure) * _larger(
-            _over(signal, self.unsure * noise), 1 / 16 + 0 * gg
+        part = sure + (1 - sure) * larger(
+            quotient(signal, self.unsure * noise), 1 / 16 + 0 * gg
         )
         curvature = upper.smoothness + weight * lower.smoothness
-        allowed = _over(self.length * part, curvature)
+        allowed = quotient(self.length * part, curvature)
         bent = (curvature > 0) & (allowed < longest)
         return bent * allowed + (1 - bent) * longest
 
 
 def _updated(
-    level: _Level,
-    change: Scalar,
-    along: Scalar,
-    spread: Scalar,
-    moved: Scalar,
-    seen: Scalar,
-    batch: Scalar,
-    last_batch: Scalar,
-    momentum: Scalar,
-    rate: float,
+    level: _Level, measured: tuple[Any, ...], common: tuple[Any, ...]
 ) -> _Level:
     """A level after a step: σ² is averaged over the steps that the estimate is averaged over."""
-    curvature = seen * _over(change, moved) ** 0.5
-    average = level.curvature + rate * seen * (curvature - level.curvature)
-    part = level.along + rate * seen * (_over(along, moved) - level.along)
-    variance = spread * _over(batch * last_batch, batch + last_batch)
+    change, along, spread, batch, last_batch = measured
+    moved, resolved, momentum, rate = common
+    curvature = resolved * quotient(change, moved) ** 0.5
+    average = level.curvature + rate * resolved * (curvature - level.curvature)
+    part = level.along + rate * resolved * (quotient(along, moved) - level.along)
+    variance = spread * quotient(batch * last_batch, batch + last_batch)
     return _Level(
-        _larger(curvature, (1 - rate) * level.smoothness),
+        larger(curvature, (1 - rate) * level.smoothness),
         average,
-        _larger(average, level.largest),
+        larger(average, level.largest),
         part,
-        _larger(abs(part), level.along_largest),
+        larger(abs(part), level.along_largest),
         (1 - momentum) * level.variance + momentum * variance,
         (1 - momentum) ** 2 * level.share + momentum**2 / batch,
     )
 
 
-def _pairs(upper: _Level, lower: _Level) -> list[Scalar]:
-    return [value for pair in zip(upper, lower, strict=True) for value in pair]
-
-
-def _larger(a: Scalar, b: Scalar) -> Scalar:
-    """The larger of two numbers ≥ 0, by products: exact in every library."""
-    return a * (a >= b) + b * (a < b)
-
-
-def _smaller(a: Scalar, b: Scalar) -> Scalar:
-    return a * (a <= b) + b * (a > b)
-
-
-def _positive(a: Scalar) -> Scalar:
-    return a * (a > 0)
-
-
-def _or_one(a: Scalar) -> Scalar:
-    """a, and 1 where it is 0: where one gradient vanishes its weight is of no account, but must not be nothing."""
-    return a + 1.0 * (a == 0)
-
-
-def _over(a: Scalar, b: Scalar) -> Scalar:
-    """a/b, and 0 where b is 0."""
-    return a * (b != 0) / (b + (b == 0))
+def _or_one(value: Scalar) -> Scalar:
+    """The value, or 1 if it is 0: the weight of a vanished gradient does not matter, but must not be 0."""
+    return value + 1.0 * (value == 0)

@@ -3,31 +3,38 @@
 A squared norm of a mean is estimated without bias by inner products of *different* samples, ‖μ‖² = E⟨v_i, v_j⟩, i ≠ j.
 The variance of this U-statistic has a part that falls as 1/n (away from zero) and one that falls as 1/n² (near zero).
 Both are estimated, so that the intervals hold in either case.
+
+The intervals need group means that are near normal. They are not if few samples carry the gradient, and samples that all
+miss these few look perfectly regular. A finite sum is therefore evaluated exactly as soon as that costs no more than the
+samples. Otherwise the samples are checked, and a level that fails gets the interval [0, ∞).
 """
 
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import default_rng
 
 from tiebreak.checks import positive_pair, whole
+from tiebreak.oracles import FiniteSum, Gaussian
 from tiebreak.solver.objective import Level
 from tiebreak.stationarity import Values, best_multiplier
 
 UNDECIDABLE = "cannot be decided"
-_CHOICES = (
-    0,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    1.5,
-)  # times the λ that the estimates have for the best
-_FARTHEST = 30  # powers of e: more samples than that are not asked for
-_TINY = 0.01  # of ε_g: where ‖∇g‖² is smaller and ∇g still not told from 0, its direction is out of reach
+#: Multiples of the estimated best λ to choose from.
+_CHOICES = (0, 0.25, 0.5, 0.75, 1, 1.5)
+_FARTHEST = 30  # powers of e by which more samples are considered
+_TINY = (
+    0.01  # of ε_g: below, a ∇g that is not told from 0 has no direction within reach
+)
+_CARRIERS = (
+    20  # samples that must carry the spread before group means count as near normal
+)
+_AGREEMENT = (
+    3.0  # the least spread of single terms of a sampled sum, in units of the mean
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ class Certificate:
         and no λ has been found that would do: what its direction takes depends on how small it is.
     upper_calls, lower_calls : int
         What was spent.
+    assumptions : tuple of str
+        For ∇f and for ∇g: what the intervals rest on, or why the samples support none.
 
     Examples
     --------
@@ -73,6 +82,8 @@ class Certificate:
     >>> found = certify(problem.upper, problem.lower, [1.5, 1.5], samples=10**4, epsilon=0.01, seed=0)
     >>> found.verdict, found.more_samples, found.upper_calls
     ('not stationary', 0, 9984)
+    >>> found.assumptions[1]
+    '∇g: Gaussian noise'
     """
 
     lower_gradient_squared: Interval
@@ -84,6 +95,7 @@ class Certificate:
     more_samples: int
     upper_calls: int
     lower_calls: int
+    assumptions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -91,15 +103,13 @@ class Certificate:
             f"min ‖∇f + λ∇g‖²    {self.stationarity_squared}   at λ = {self.multiplier:.3g}",
         ]
         if self.epsilon is not None:
-            unseen = (
+            hidden = (
                 self.lower_gradient_squared.low == 0
                 and self.stationarity_squared.high > self.epsilon[0]
             )
-            word = "at least" if unseen else "about"
-            more = (
-                f", {word} {self.more_samples:,} more samples per level"
-                if self.more_samples
-                else ""
+            word = "at least" if hidden else "about"
+            more = f", {word} {self.more_samples:,} more samples per level" * bool(
+                self.more_samples
             )
             where = f"at (ε_f, ε_g) = ({self.epsilon[0]:g}, {self.epsilon[1]:g})"
             lines.append(f"{self.verdict} {where}{more}")
@@ -108,7 +118,8 @@ class Certificate:
                     "∇g is not told from 0, where the least over λ jumps to ‖∇f‖²: no number of samples settles it. "
                     "Judge a point at which ‖∇g‖² is nearer to ε_g"
                 )
-        return "\n".join([*lines, f"both at once with confidence {self.confidence:g}"])
+        lines.append(f"both at once with confidence {self.confidence:g}; assumed:")
+        return "\n".join([*lines, *self.assumptions])
 
 
 def certify(
@@ -171,84 +182,46 @@ def certify(
         raise ValueError(f"confidence={confidence!r} must be in (0, 1)")
     target = None if epsilon is None else positive_pair("epsilon", epsilon)
     count = min(total, most) // 2 * 2
-    size = total // count
-    half = count // 2
-    risk = 1 - confidence
-    rngs = default_rng(seed).spawn(2)
+    upper_rng, lower_rng = default_rng(seed).spawn(2)
     try:
-        levels = [
-            Level(n, o, point.shape, point.dtype)
-            for n, o in (("upper", upper), ("lower", lower))
-        ]
-        a, b = (
-            _group_gradients(*pair, point, size, count)
-            for pair in zip(levels, rngs, strict=True)
-        )
+        above = _sampled("upper", upper, upper_rng, point, total, count)
+        below = _sampled("lower", lower, lower_rng, point, total, count)
     except (ValueError, IndexError) as error:
         hint = ". Of a result with runs give result.x[0]" if point.ndim > 1 else ""
         raise ValueError(
             f"x of shape {point.shape} cannot be evaluated: {error}{hint}"
         ) from error
-
-    gg = _square(b)
-    lower_gradient_squared = gg.interval(risk / 4)
-    # λ̂ from the first half: it minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
-    first = _square(b[:half])
-    guess = float(
-        best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0))
-    )
-    choices = [guess * factor for factor in _CHOICES]
-    multiplier = min(
-        choices,
-        key=lambda factor: _square(a[:half] + factor * b[:half]).limit(risk / 4),
-    )
-    a2 = a[half:]
-    b2 = b[half:]
-    c2 = a2 + multiplier * b2
-    own = _square(c2)
-    cross = _UStatistic(c2, b2)
-    curvature = _square(b2).limit(-risk / 12)
-    # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
-    lost = 0.0
-    for slope, room in (
-        (-cross.limit(-risk / 24), math.inf),
-        (cross.limit(risk / 24), multiplier),
-    ):
-        if slope > 0 and room > 0:
-            way = min(slope / curvature, room) if curvature > 0 else room
-            lost = max(
-                lost,
-                math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature,
-            )
-    high = own.limit(risk / 4)
-    low = min(max(0.0, own.limit(-risk / 12) - lost), max(high, 0.0))
-    stationarity = Interval(own.value, low, max(high, 0.0))
+    risk = 1 - confidence
+    lower_gradient_squared = _square(below.rows).interval(risk / 4)
+    stationarity, multiplier = _stationarity(above.rows, below.rows, risk)
+    needed = max(above.needed, below.needed)
+    if below.needed:
+        lower_gradient_squared = Interval(
+            lower_gradient_squared.estimate, 0.0, math.inf
+        )
+    if needed:
+        stationarity = Interval(stationarity.estimate, 0.0, math.inf)
     verdict = ""
     more = 0
     if target is not None:
-        judged = ((stationarity, target[0]), (lower_gradient_squared, target[1]))
-        if all(interval.high <= limit for interval, limit in judged):
-            verdict = "stationary"
-        elif any(interval.low > limit for interval, limit in judged):
-            verdict = "not stationary"
-        else:
-            verdict = "not decided"
-            factor = _factor(a, b, target, risk)
-            told = lower_gradient_squared.high / (
-                _TINY * target[1]
-            )  # times the samples: ∇g is told from 0, or tiny
-            if (
+        verdict = _verdict(stationarity, lower_gradient_squared, target)
+        if verdict == "not decided" and needed:
+            more = needed - total
+        elif verdict == "not decided":
+            a = above.rows
+            b = below.rows
+            # So many times the samples tell ∇g from 0, or show that ∇g is tiny.
+            times = lower_gradient_squared.high / (_TINY * target[1])
+            # λ = 0 will not do, and ∇g, along which λ would have to help, may be 0.
+            hidden = (
                 lower_gradient_squared.low == 0
                 and _square(a).limit(-risk / 4) > target[0]
-            ):
-                # λ = 0 will not do, and ∇g, along which λ would have to help, is not told from 0.
-                verdict = UNDECIDABLE if told <= 1 else verdict
-            more = (
-                0
-                if verdict == UNDECIDABLE
-                else _round(max(0.1, (factor or told) - 1) * total)
             )
-    calls = size * count
+            if hidden and times <= 1:
+                verdict = UNDECIDABLE
+            else:
+                factor = _factor(a, b, target, risk) or times
+                more = _round(max(0.1, factor - 1) * total)
     return Certificate(
         lower_gradient_squared,
         stationarity,
@@ -257,9 +230,56 @@ def certify(
         target,
         verdict,
         more,
-        calls,
-        calls,
+        above.calls,
+        below.calls,
+        (above.assumption, below.assumption),
     )
+
+
+def _stationarity(a: Values, b: Values, risk: float) -> tuple[Interval, float]:
+    """An interval for min over λ ≥ 0 of ‖∇f + λ∇g‖², and λ̂: chosen on the first half of the groups, judged on the second."""
+    half = len(a) // 2
+    first = _square(b[:half])
+    guess = float(
+        best_multiplier(_UStatistic(a[:half], b[:half]).value, max(first.value, 0.0))
+    )
+
+    def upper_limit(multiplier: float) -> float:
+        return _square(a[:half] + multiplier * b[:half]).limit(risk / 4)
+
+    # λ̂ minimises an upper limit, not an estimate, because λ multiplies the noise of ∇g.
+    multiplier = min((guess * factor for factor in _CHOICES), key=upper_limit)
+    second = b[half:]
+    c = a[half:] + multiplier * second
+    square = _square(c)
+    cross = _UStatistic(c, second)
+    curvature = _square(second).limit(-risk / 12)
+    # min over λ ≥ 0 of ‖c + (λ−λ̂)b‖² from below: ⟨c, b⟩ is near 0 at the minimiser, so little is lost.
+    rising = _loss(-cross.limit(-risk / 24), math.inf, curvature)
+    falling = _loss(cross.limit(risk / 24), multiplier, curvature)
+    high = max(square.limit(risk / 4), 0.0)
+    low = max(0.0, square.limit(-risk / 12) - max(rising, falling))
+    return Interval(square.value, min(low, high), high), multiplier
+
+
+def _loss(slope: float, room: float, curvature: float) -> float:
+    """max over 0 ≤ w ≤ room of 2 w slope − w² curvature."""
+    if slope <= 0 or room <= 0:
+        return 0.0
+    way = room
+    if curvature > 0:
+        way = min(slope / curvature, room)
+    return math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature
+
+
+def _verdict(
+    stationarity: Interval, lower: Interval, target: tuple[float, float]
+) -> str:
+    if stationarity.high <= target[0] and lower.high <= target[1]:
+        return "stationary"
+    if stationarity.low > target[0] or lower.low > target[1]:
+        return "not stationary"
+    return "not decided"
 
 
 class _UStatistic:
@@ -279,8 +299,8 @@ class _UStatistic:
         self.n = n
         self.value = float(kernel.sum() / (n * (n - 1)))
         rows = kernel.sum(axis=1) / (n - 1)
-        rest = kernel - rows[:, None] - rows[None, :] + self.value
-        np.fill_diagonal(rest, 0.0)
+        residual = kernel - rows[:, None] - rows[None, :] + self.value
+        np.fill_diagonal(residual, 0.0)
         # Hoeffding's decomposition: Var = linear/n + degenerate/(n(n−1)). A row's mean leaves out the row itself, which
         # shrinks its deviation by (n−2)/(n−1).
         self.linear = (
@@ -289,7 +309,7 @@ class _UStatistic:
             / (n - 1)
             * ((n - 1) / (n - 2)) ** 2
         )
-        self.degenerate = 2 * float(np.sum(rest**2)) / (n * (n - 1))
+        self.degenerate = 2 * float(np.sum(residual**2)) / (n * (n - 1))
 
     def width(self, tail: float, factor: float = 1.0) -> float:
         """How far the truth may lie above the value, or for a negative `tail` below, but for this probability.
@@ -303,7 +323,7 @@ class _UStatistic:
         largest = self.largest / factor
         if tail > 0:
             # The linear part, 4μᵀΣμ, is small wherever the estimate of μ happens to be; but μ may be off by e with
-            # eᵀΣe ~ tr Σ²/n, and an upper limit must reckon with that. (Below, a small estimate only widens.)
+            # eᵀΣe ~ tr Σ²/n, and an upper limit must include e. (Below, a small estimate only widens.)
             error = (degenerate / 2 + max(z**2 - 1, 0) * largest**2) / n
             linear = (math.sqrt(linear) + 2 * math.sqrt(error)) ** 2
         return z * math.sqrt(linear / n + degenerate / (n * (n - 1)))
@@ -325,13 +345,13 @@ class _UStatistic:
         error is not likely, and would take any number of samples.
         """
         variance = self.linear / self.n + self.degenerate / (self.n * (self.n - 1))
-        shrunk = max(0.0, self.value - variance / self.value) if self.value > 0 else 0.0
+        shrunk = 0.0
+        if self.value > 0:
+            shrunk = max(0.0, self.value - variance / self.value)
         off = min(math.sqrt(variance) / 2, 0.2 * limit)
-        return (
-            shrunk
-            if abs(shrunk - limit) >= off
-            else limit + math.copysign(off, shrunk - limit)
-        )
+        if abs(shrunk - limit) >= off:
+            return shrunk
+        return limit + math.copysign(off, shrunk - limit)
 
 
 def _factor(
@@ -378,7 +398,10 @@ def _factor(
             return None
     while high - low > 0.01:
         middle = (low + high) / 2
-        low, high = (low, middle) if decides(math.exp(middle)) else (middle, high)
+        if decides(math.exp(middle)):
+            high = middle
+        else:
+            low = middle
     return math.exp(high)
 
 
@@ -386,18 +409,92 @@ def _square(rows: Values) -> _UStatistic:
     return _UStatistic(rows, rows)
 
 
-def _group_gradients(
-    level: Level, rng: np.random.Generator, point: Values, size: int, count: int
-) -> Values:
-    rows = point.reshape(1, -1)
-    gradients = np.concatenate(
-        [level.gradient(rows, level.draw([rng], [size])[0]) for _ in range(count)]
-    )
-    if not np.isfinite(gradients).all():
+class _Sampled(NamedTuple):
+    """The gradients of a level: a row for each group of samples."""
+
+    rows: Values
+    calls: int
+    assumption: str
+    needed: int  # the number of samples that would support an interval; 0 if no more are needed
+
+
+def _sampled(
+    name: str,
+    oracle: Any,
+    rng: np.random.Generator,
+    point: Values,
+    total: int,
+    count: int,
+) -> _Sampled:
+    """Evaluate a level at the point: exactly if that is not dearer than `total` samples, else in `count` groups."""
+    level = Level(name, oracle, point.shape, point.dtype)
+    oracle = level.oracle
+    symbol = {"upper": "∇f", "lower": "∇g"}[name]
+    place = point.reshape(1, -1)
+    terms = oracle.n if isinstance(oracle, FiniteSum) else 0
+    exact = 0 < terms <= total
+    size = total // count
+    rows: Any
+    if exact:
+        rows = np.repeat(level.exact(place), count, axis=0)
+        calls = terms
+    else:
+        groups = [
+            level.gradient(place, level.draw([rng], [size])[0]) for _ in range(count)
+        ]
+        rows = np.concatenate(groups)
+        calls = size * count
+    if not np.isfinite(rows).all():
         raise ValueError(
-            f"the {level.name} gradient is not finite at x; nothing can be certified there"
+            f"the {name} gradient is not finite at x; nothing can be certified there"
         )
-    return gradients
+    doubt = ""
+    if exact:
+        assumption = f"{symbol}: exact, all {terms:,} terms were evaluated"
+    elif level.deterministic:
+        assumption = f"{symbol}: exact"
+    elif type(oracle) is Gaussian:
+        assumption = f"{symbol}: Gaussian noise"
+    else:
+        assumption = (
+            f"{symbol}: the means of {count} groups of {size:,} samples are near normal"
+        )
+        doubt = _doubt(rows, size, bool(terms))
+    if not doubt:
+        return _Sampled(rows, calls, assumption, 0)
+    remedy = "more samples, or an exact oracle, would tell"
+    if terms:
+        remedy = f"samples={terms} evaluates all terms"
+    return _Sampled(
+        rows,
+        calls,
+        f"{symbol}: no interval, because {doubt}; {remedy}",
+        terms or 2 * total,
+    )
+
+
+def _doubt(rows: Values, size: int, sum_of_terms: bool) -> str:
+    """Why group means of `size` samples support no interval; "" if nothing speaks against them.
+
+    With deviations s_i² of the groups from their mean, about (Σs²)²/Σs⁴ groups carry the spread: a third of them for
+    normal noise in one dimension, and n/(3 + n/h) if h samples in n groups carry all of it.
+    """
+    count = len(rows)
+    mean = rows.mean(axis=0)
+    squares = np.sum((rows - mean) ** 2, axis=1)
+    total = float(squares.sum())
+    length = float(np.linalg.norm(mean))
+    if total <= 1e-24 * count * length**2:
+        return (
+            "the samples do not differ, and terms that they missed may be of any size"
+        )
+    carriers = total**2 / float(np.sum(squares**2))
+    if carriers < count / (3 + count / _CARRIERS):
+        return f"about {carriers:.0f} of {count} groups carry the spread of all samples"
+    spread = math.sqrt(size) * float(np.std(rows @ mean / max(length, 1e-300), ddof=1))
+    if sum_of_terms and spread < _AGREEMENT * length:
+        return "the sampled terms nearly agree, and few terms that were missed could balance them"
+    return ""
 
 
 def _student(tail: float, degrees: int) -> float:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tiebreak import rules
 from tiebreak import tolerance as tolerance_rule
 from tiebreak.rules import Scalar
-from tiebreak.tolerance import at_least
+from tiebreak.tolerance import at_least, positive
 
 
 class Measurement(NamedTuple):
@@ -185,7 +185,7 @@ def limited(choice: WeightChoice, square: Scalar, longest: Scalar) -> WeightChoi
     (0.5, 1.5)
     """
     # Rounding can make the square negative if the gradients are nearly opposite.
-    square = square * (square > 0)
+    square = positive(square)
     long = square > longest * longest
     # 0 · square gives the bound the type of the square: torch would make float32 of a float times a comparison.
     factor = (1 - 1 * long) + (0 * square + longest) * long / (
@@ -210,4 +210,4 @@ def residuals(
     best = rules.dbgd(fg, gg, 0.0)
     square = ff + multiplier * (2 * fg + multiplier * gg)
     least = ff + best * (2 * fg + best * gg)
-    return square * (square > 0), least * (least > 0)
+    return positive(square), positive(least)

@@ -109,8 +109,8 @@ def _held(place: Path) -> int | None:
                 os.read(handle, 20).decode(errors="replace").strip() or "another one"
             )
             os.close(handle)
-            said = f"being written by process {holder}; wait for it, or choose another place"
-            raise BlockingIOError(errno.EWOULDBLOCK, said)
+            remedy = f"being written by process {holder}; wait for it, or choose another place"
+            raise BlockingIOError(errno.EWOULDBLOCK, remedy)
         with suppress(FileNotFoundError):
             if os.stat(place).st_ino == os.fstat(handle).st_ino:
                 with suppress(

@@ -14,21 +14,21 @@ def interrupts(terminations: bool = False) -> Iterator[Callable[[], bool]]:
     With `terminations` SIGTERM is taken likewise, for a loop that has something to save: when it has done so, the
     program ends with code 143, what shells expect of one that SIGTERM ended.
     """
-    asked = 0
+    signalled = 0
 
     def note(number: int, *_: Any) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal signalled
+        if signalled:
             raise KeyboardInterrupt
-        asked = number
+        signalled = number
 
     with ExitStack() as handled:
         handled.enter_context(_handled(signal.SIGINT, signal.default_int_handler, note))
         if terminations:
             handled.enter_context(_handled(signal.SIGTERM, signal.SIG_DFL, note))
-        yield lambda: asked > 0
-    if asked == signal.SIGTERM:
-        raise SystemExit(128 + asked)
+        yield lambda: signalled > 0
+    if signalled == signal.SIGTERM:
+        raise SystemExit(128 + signalled)
 
 
 @contextmanager
@@ -45,14 +45,14 @@ def terminations() -> Iterator[None]:
 @contextmanager
 def _handled(number: int, default: Any, handler: Callable[..., None]) -> Iterator[None]:
     """Handle a signal, if we may: only the main thread may, and only the default handler is ours to replace."""
-    ours = (
+    replaceable = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(number) is default
     )
-    if ours:
+    if replaceable:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        if ours:
+        if replaceable:
             signal.signal(number, default)

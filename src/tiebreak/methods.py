@@ -34,10 +34,10 @@ from tiebreak.estimators import (
     named,
 )
 from tiebreak.estimators.contract import LEVELS, WATCHED, Memory
-from tiebreak.estimators.contract import asked as asked_of
 from tiebreak.estimators.recursive import Watched
 from tiebreak.powers import Capped
 from tiebreak.schedules import LEGAL, PAPER, Parameters, Power, Schedule
+from tiebreak.stateful_rules import StatefulRule
 
 
 def asked(rule: rules.Rule) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def asked(rule: rules.Rule) -> tuple[str, ...]:
 
 def _named_arguments(rule: rules.Rule) -> dict[str, inspect.Parameter]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    first = 3 if rules.remembers(rule) else 2
+    first = 3 if isinstance(rule, StatefulRule) else 2
     if not callable(rule):
         raise TypeError(
             f"rule={rule!r} must be a function of fg, gg and what it needs by name"
@@ -83,17 +83,17 @@ def _array(
     returned: Any, shape: tuple[int, ...], least: float = 0.0
 ) -> NDArray[np.float64]:
     """What a rule returned, as an array of real numbers of this shape, none below `least`."""
-    found = np.asarray(returned)
-    if found.dtype.kind not in "fiub":
-        raise TypeError(f"it returned {found!r}")
-    found = found.astype(np.float64, copy=False)
+    values = np.asarray(returned)
+    if values.dtype.kind not in "fiub":
+        raise TypeError(f"it returned {values!r}")
+    values = values.astype(np.float64, copy=False)
     if (
-        found.size and found.min() < least
+        values.size and values.min() < least
     ):  # False for NaN, which the solver knows how to tell
         raise ValueError(
-            f"it returned λ = {found.min():g}; it must be ≥ 0: with λ < 0 the direction ∇f + λ∇g climbs on g"
+            f"it returned λ = {values.min():g}; it must be ≥ 0: with λ < 0 the direction ∇f + λ∇g climbs on g"
         )
-    return found if found.shape == shape else np.broadcast_to(found, shape)
+    return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,17 +140,18 @@ class Method:
             object.__setattr__(self, "estimator", named(self.estimator))
         except ValueError as error:
             raise TypeError(f"{error}, in method {self.name!r}") from None
-        own = getattr(self.estimator, "momentum", None)
-        if own is not None:  # one place to look for it, whoever set it
-            object.__setattr__(self, "schedule", self.schedule.replace(momentum=own))
-        given = {"k", "ff", "lower_value", *self.schedule.others}
-        given |= set(WATCHED) if getattr(self.estimator, "watches", False) else set()
-        given |= {name for name in LEGAL if getattr(self.schedule, name) is not None}
-        wanting = [
-            name
-            for name in getattr(self.estimator, "needs", ())
-            if not _there(name, given)
-        ]
+        momentum = self.estimator.momentum
+        if momentum is not None:  # the schedule is the one place of all laws
+            object.__setattr__(
+                self, "schedule", self.schedule.replace(momentum=momentum)
+            )
+        available = {"k", "ff", "lower_value", *self.schedule.others}
+        if self.estimator.watches:
+            available |= set(WATCHED)
+        available |= {
+            name for name in LEGAL if getattr(self.schedule, name) is not None
+        }
+        wanting = [name for name in self.estimator.needs if not _there(name, available)]
         if wanting:
             kind = type(self.estimator).__name__
             raise ValueError(
@@ -159,11 +160,11 @@ class Method:
         missing = [
             n
             for n, p in self._arguments.items()
-            if p.default is p.empty and n not in given
+            if p.default is p.empty and n not in available
         ]
         if missing:
             raise ValueError(
-                f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(given)}. "
+                f"the rule of {self.name!r} needs {missing}, which its schedule does not set; it sets {sorted(available)}. "
                 f"Set it as in Method({self.name!r}, rule, Schedule(barrier=0.5, others={{'mine': 1.0}}))"
             )
 
@@ -191,25 +192,21 @@ class Method:
         return self.rule in rules.RULES.values()
 
     def arguments(self, parameters: Parameters) -> dict[str, float]:
-        """What the rule gets at a step, but for ``ff`` and ``lower_value``, which only the step knows."""
-        others = parameters.others
-        known = self._known
+        """The arguments of the rule at a step, but for ``ff`` and ``lower_value``, which the step measures."""
         named = {}
-        for name in self._arguments if others else known:
-            value = (
-                others[name]
-                if name in others
-                else getattr(parameters, name)
-                if name in known
-                else None
-            )
+        for name in self._scheduled:
+            value = getattr(parameters, name)
             if value is not None:
                 named[name] = value
+        if parameters.others:
+            for name in self._arguments:
+                if name in parameters.others:
+                    named[name] = parameters.others[name]
         return named
 
     @cached_property
-    def _known(self) -> tuple[str, ...]:
-        """What the rule asks for that a step's parameters have; they have other attributes besides."""
+    def _scheduled(self) -> tuple[str, ...]:
+        """The arguments of the rule that are fields of :class:`~tiebreak.Parameters`."""
         return tuple(name for name in self._arguments if name in Parameters._fields)
 
     def at(self, k: int) -> Parameters:
@@ -218,30 +215,36 @@ class Method:
         >>> spider_penalty.at(0).lower_points, spider_penalty.at(3).lower_points
         (1, 2)
         """
-        estimator = self.estimator
-        if not hasattr(estimator, "asks"):
-            points = 1 if estimator.evaluations == 1 or k == 0 else 2
-            return self.schedule.at(k, upper_points=points, lower_points=points)
         parameters = self.schedule.at(k)
-        found: dict[str, Any] = {}
+        batches: dict[str, Any] = {}
         for level in LEVELS:
-            batch, points = asked_of(estimator, level, parameters)
+            batch, points = self.estimator.asks(level, parameters)
             if points not in (0, 1, 2) or batch != int(batch) or batch < 1:
                 raise ValueError(
-                    f"{type(estimator).__name__} asks for {batch!r} samples at {points!r} points in step {k}, at the "
+                    f"{type(self.estimator).__name__} asks for {batch!r} samples at {points!r} points in step {k}, at the "
                     f"{level} level; it must be a whole number ≥ 1, at 0, 1 or 2 points"
                 )
-            found |= {f"{level}_batch": int(batch), f"{level}_points": int(points)}
-        return parameters._replace(**found)
+            batches[f"{level}_batch"] = int(batch)
+            batches[f"{level}_points"] = int(points)
+        return parameters._replace(**batches)
 
     @cached_property
     def remembers(self) -> bool:
         """Whether the rule has a memory."""
-        return rules.remembers(self.rule)
+        return isinstance(self.rule, StatefulRule)
 
     def begin(self, zero: Any) -> Memory:
-        """What the rule remembers before the first step, as numbers like `zero`."""
-        return tuple(self.rule.begin(zero)) if self.remembers else ()  # type: ignore[attr-defined]  # remembers says so
+        """The rule's memory before the first step, as numbers like `zero`."""
+        return (
+            tuple(self.rule.begin(zero)) if isinstance(self.rule, StatefulRule) else ()
+        )
+
+    def chosen(self, memory: Memory) -> dict[str, NDArray[np.float64]]:
+        """The numbers that a rule with a memory chose, by name."""
+        if not isinstance(self.rule, StatefulRule):
+            return {}
+        numbers = self.rule.chosen(memory)
+        return {name: np.asarray(value, np.float64) for name, value in numbers.items()}
 
     def multiplier(
         self, fg: Any, gg: Any, arguments: Mapping[str, Any], memory: Any = ()
@@ -255,8 +258,8 @@ class Method:
         try:
             if type(fg) is float:
                 if self._plain:
-                    found = self.rule(fg, gg, **arguments)
-                    return found if type(found) is float else _array(found, (1,))
+                    value = self.rule(fg, gg, **arguments)
+                    return value if type(value) is float else _array(value, (1,))
                 fg = np.array([fg])
                 gg = np.array([gg])
             return _array(self.rule(fg, gg, **arguments), fg.shape)
@@ -307,10 +310,10 @@ class Method:
             )
         schedule = changes.get("schedule", self.schedule)
         changed = {name: law for name, law in changes.items() if name in laws}
-        whole = {name: part for name, part in changes.items() if name in parts}
+        replaced = {name: part for name, part in changes.items() if name in parts}
         return replace(
             self,
-            **whole
+            **replaced
             | {"schedule": schedule.replace(**changed) if changed else schedule},
         )
 
@@ -325,31 +328,31 @@ pr_sdbpg = Method(
     "PR-SDBPG", rules.penalized, PAPER["pr_sdbpg"]
 )  # reconstruction: see docs/reconstruction
 vr_pr_sdbpg = Method(
-    "VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm()
+    "VR-PR-SDBPG", rules.penalized, PAPER["vr_pr_sdbpg"], Storm(first_points=2)
 )  # likewise
-#: Deterministic: meant for exact gradients, hence batches of one.
+#: Deterministic: for exact gradients, hence batches of 1.
 dbgd = Method(
     "DBGD",
     rules.dbgd,
     Schedule(step_size=Power(0.05, -1 / 4), barrier=Power(0.5, -1 / 4)),
 )
-#: Gradient descent on f + β_k g, the weight growing, with the batches that its own theory asks for.
+#: Gradient descent on f + β_k g with a growing weight, and the batches of the penalty theory.
 penalty = Method("Penalty", rules.constant, penalty_schedules.schedule("penalty"))
-#: The same with upper batches that are held: fewer upper calls, and no assumption more.
+#: Penalty with upper batches that are held: fewer upper calls under the same assumptions.
 lazy_penalty = Method(
     "Lazy penalty",
     rules.constant,
     penalty_schedules.schedule("lazy_penalty"),
     PerLevel(upper=Held(), lower=Minibatch()),
 )
-#: The same on SPIDER's estimates: the laws of the horizon form with t in place of K.
+#: Penalty on SPIDER estimates: the laws of the horizon form with t in place of K.
 spider_penalty = Method(
     "SPIDER-Penalty",
     rules.constant,
     penalty_schedules.schedule("spider_penalty"),
     Spider(),
 )
-#: The same on STORM's estimates: no large batches, no horizon.
+#: Penalty on STORM estimates: no large batches, no horizon.
 storm_penalty = Method(
     "STORM-Penalty",
     rules.constant,
@@ -362,7 +365,7 @@ storm_sdbgd = Method(
 spider_sdbgd = Method(
     "SPIDER-SDBGD", rules.sdbgd, penalty_schedules.schedule("spider_sdbgd"), Spider()
 )
-#: Two answers to the paper's open question, its schedule and other multipliers; see docs/beyond.
+#: Two answers to the open question of the paper: the paper's schedule with other multipliers; see docs/beyond.
 sdbgd_averaged = Method(
     "SDBGD averaged λ",
     stateful_rules.Averaged(lagged=True),
@@ -382,15 +385,13 @@ auto = Method(
         step_size=1,
         upper_batch=Power(1 / 320**2, 2),
         lower_batch=Power(1 / 160**2, 2),
-        momentum=Capped(
-            Power(3, -1), 1
-        ),  # weighs batches that grow like t² by their sizes
+        momentum=Capped(Power(3, -1), 1),  # weights batches that grow like t² by size
         selection=Power(1, 2),
     ),
     Watched(),
 )
 
-#: Every method by its Python name, but `auto`: that is no row of a comparison of rules. :data:`NAMED` has it, too.
+#: Every method by its Python name except `auto`, which is no row of a comparison of rules.
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "sdbgd": sdbgd,
@@ -409,7 +410,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     }
 )
 
-#: All methods that a name stands for, wherever one is asked for.
+#: Every method by its Python name, `auto` included.
 NAMED: Mapping[str, Method] = MappingProxyType({"auto": auto, **METHODS})
 
 

@@ -212,7 +212,7 @@ def training_method(method: Any) -> Method:
 
 def _one_point(method: Method) -> bool:
     """Whether the estimator takes any batch, at the current point alone."""
-    return not hasattr(method.estimator, "asks") and method.estimator.evaluations == 1
+    return method.estimator.scheduled and method.estimator.evaluations == 1
 
 
 def training_schedule(method: Method) -> Schedule:

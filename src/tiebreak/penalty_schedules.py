@@ -20,7 +20,7 @@ _PENALTY = {
 }  # selection ∝ η/β
 _SDBGD = {"step_size": -1 / 4, "barrier": -1 / 4, "regularizer": -3 / 2}
 
-#: The powers of t in the laws, by method and parameter. At ε = t^(−1/2) they are the ε-orders of the theory.
+#: The powers of t in the laws, by method and parameter: the ε-orders of the theory at ε = t^(−1/2).
 POWERS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "penalty": {**_PENALTY, "upper_batch": 1 / 2, "lower_batch": 1.0},
@@ -62,7 +62,7 @@ POWERS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 )
 
 
-#: The factors of the powers where they are not 1.
+#: The factors of the powers that differ from 1.
 CONSTANTS: Mapping[str, float] = MappingProxyType({"step_size": 0.05, "barrier": 0.5})
 
 

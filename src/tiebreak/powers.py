@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tiebreak.checks import floating
 
@@ -31,21 +31,10 @@ class Power:
     stop: float | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "constant",
-            "exponent",
-            "start",
-            *(("stop",) if self.stop is not None else ()),
-        ):
+        for name in ("constant", "exponent", "start", "stop"):
             value = getattr(self, name)
-            if (
-                isinstance(value, (bool, str))
-                or not hasattr(value, "__float__")
-                or not math.isfinite(floating(value))
-            ):
-                raise ValueError(
-                    f"{name}={value!r} of a power law must be a finite number"
-                )
+            if not (name == "stop" and value is None):
+                _check_finite(f"{name}={value!r} of a power law", value)
         if self.start < 1:
             raise ValueError(
                 f"start={self.start!r} of a power law must be ≥ 1: the step, from 1 on, where it begins"
@@ -57,27 +46,22 @@ class Power:
 
     def __call__(self, k: int) -> float:
         if self.start != 1 or self.stop is not None:
-            t = k + 1 if self.stop is None else min(k + 1, self.stop)
+            t = min(k + 1, self.stop or math.inf)
             return float(self.constant * max(1.0, t / self.start) ** self.exponent)
         value = float(self.constant * (k + 1) ** self.exponent)
-        if (
-            self.constant != 1 or self.exponent <= 0
-        ):  # nothing that is floored to a whole power
+        if self.constant != 1 or self.exponent <= 0 or not math.isfinite(value):
             return value
-        nearest = round(value) if math.isfinite(value) else 0
-        near = 0 < abs(value - nearest) <= 1e-13 * nearest
-        if (
-            near
-            and (e := self._ratio) is not None
-            and nearest**e.denominator == (k + 1) ** e.numerator
-        ):
-            return float(
-                nearest
-            )  # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given whole, for floors
+        # 32^2.8 is 2^14, though 2.8 is no float: a whole power is given as a whole number, for floors.
+        nearest = round(value)
+        ratio = self._ratio
+        if ratio is None or not 0 < abs(value - nearest) <= 1e-13 * nearest:
+            return value
+        if nearest**ratio.denominator == (k + 1) ** ratio.numerator:
+            return float(nearest)
         return value
 
     def values(self, start: int, count: int) -> list[float]:
-        """What the law gives at the steps `start`, …, `start` + `count` − 1, bit for bit, in less time.
+        """The law at the steps `start`, …, `start` + `count` − 1, bit for bit as one by one, in less time.
 
         >>> Power(1, 2.5).values(2, 3) == [Power(1, 2.5)(k) for k in (2, 3, 4)]
         True
@@ -88,47 +72,44 @@ class Power:
             return [float(constant)] * count
         if self.start != 1 or self.stop is not None:
             return [self(k) for k in range(start, start + count)]
-        if (
-            type(constant) is type(exponent) is float
-        ):  # then every product is one already
-            values = [
-                constant * t**exponent for t in range(start + 1, start + count + 1)
-            ]
-        else:
-            values = [
-                float(constant * t**exponent)
-                for t in range(start + 1, start + count + 1)
-            ]
+        values = [constant * t**exponent for t in range(start + 1, start + count + 1)]
+        if not (type(constant) is type(exponent) is float):
+            values = list(map(float, values))
         if constant != 1 or exponent <= 0 or exponent == 1:
             return values
-        # Next to a whole number it may be a whole power, and has to be looked at; so far from one it is none.
+        # Only a value next to a whole number can be a whole power.
         for i, value in enumerate(values):
-            rest = value % 1.0
-            if rest and not 1e-12 * value < rest < 1 - 1e-12 * value:
+            fraction = value % 1.0
+            if fraction and not 1e-12 * value < fraction < 1 - 1e-12 * value:
                 values[i] = self(start + i)
         return values
 
     @cached_property
     def _ratio(self) -> Fraction | None:
-        """The exponent as a fraction p/q with q ≤ 64, if it is one."""
+        """The exponent as a fraction p/q with q ≤ 64; None if it is no such fraction."""
         near = Fraction(self.exponent).limit_denominator(64)
-        return (
-            near
-            if self.exponent > 0
-            and abs(float(near) - self.exponent) <= 1e-15 * (1 + self.exponent)
-            else None
-        )
+        if self.exponent > 0 and abs(float(near) - self.exponent) <= 1e-15 * (
+            1 + self.exponent
+        ):
+            return near
+        return None
 
     def __repr__(self) -> str:
-        more = f", start={self.start!r}" if self.start != 1 else ""
-        more += f", stop={self.stop!r}" if self.stop is not None else ""
+        more = ""
+        if self.start != 1:
+            more += f", start={self.start!r}"
+        if self.stop is not None:
+            more += f", stop={self.stop!r}"
         return f"Power(constant={self.constant!r}, exponent={self.exponent!r}{more})"
 
     def __str__(self) -> str:
         if self.exponent == 0:
             return f"{self.constant:g}"
-        t = "t" if self.stop is None else f"min(t, {self.stop:g})"
-        t = t if self.start == 1 else f"max(1, {t}/{self.start:g})"
+        t = "t"
+        if self.stop is not None:
+            t = f"min(t, {self.stop:g})"
+        if self.start != 1:
+            t = f"max(1, {t}/{self.start:g})"
         return f"{self.constant:g}·{t}^{self.exponent:g}"
 
 
@@ -151,19 +132,19 @@ class Capped:
             raise TypeError(
                 f"law={self.law!r} must be a function of the step k, such as Power(1, 2)"
             )
-        top = self.largest
-        if (
-            isinstance(top, (bool, str))
-            or not hasattr(top, "__float__")
-            or not math.isfinite(floating(top))
-        ):
-            raise ValueError(f"largest={top!r} of a capped law must be a finite number")
+        _check_finite(f"largest={self.largest!r} of a capped law", self.largest)
 
     def __call__(self, k: int) -> float:
         try:
             return float(min(self.law(k), self.largest))
-        except OverflowError:  # a power that no float holds is larger than the cap
+        except OverflowError:  # a power beyond floats exceeds the cap
             return float(self.largest)
 
     def __str__(self) -> str:
         return f"min({self.law}, {self.largest:g})"
+
+
+def _check_finite(subject: str, value: Any) -> None:
+    number = hasattr(value, "__float__") and not isinstance(value, (bool, str))
+    if not number or not math.isfinite(floating(value)):
+        raise ValueError(f"{subject} must be a finite number")

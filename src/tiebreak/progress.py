@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import IO, Any, NamedTuple, Protocol, Self
 
-#: Seconds that nothing may be silent for.
+#: Longest silence in seconds.
 SILENCE = 2.0
 _OFTEN = 0.1  # seconds between two lines in a terminal
 _BARS = "▁▂▃▄▅▆▇█"
 _LENGTH = 16  # values of a sparkline
-_MANY = 10**5  # calls or evaluations that are not counted one by one
+_MANY = 10**5  # from here on, counts are rounded
 _WIDE = 120  # columns, for long sparklines
 _SOON = 0.02  # the share after which the time left is worth a guess
 
@@ -73,9 +73,9 @@ class Share(float):
 
     def __new__(cls, share: float, now: News | None = None) -> Self:
         """The share of :attr:`now`, or another one."""
-        made = super().__new__(cls, share)
-        made.now = now
-        return made
+        instance = super().__new__(cls, share)
+        instance.now = now
+        return instance
 
     @classmethod
     def of(cls, share: float, part: float) -> Self:
@@ -93,8 +93,8 @@ def sparkline(values: Any, length: int = _LENGTH) -> str:
     >>> sparkline([1, 10, 100, 1000])
     '▁▃▆█'
     """
-    shown = [float(v) for v in values][-length:]
-    finite = [v for v in shown if math.isfinite(v)]
+    latest = [float(v) for v in values][-length:]
+    finite = [v for v in latest if math.isfinite(v)]
     scale: Callable[[float], float] = math.log if finite and min(finite) > 0 else float
     low, high = (scale(side(finite)) for side in (min, max)) if finite else (0.0, 0.0)
     width = (high - low) or 1.0
@@ -102,7 +102,7 @@ def sparkline(values: Any, length: int = _LENGTH) -> str:
         _BARS[round((scale(v) - low) / width * (len(_BARS) - 1))]
         if math.isfinite(v)
         else " "
-        for v in shown
+        for v in latest
     )
 
 
@@ -112,9 +112,11 @@ def clock(seconds: float) -> str:
     >>> clock(75), clock(3675.2)
     ('1:15', '1:01:15')
     """
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return (
+        f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
+    )
 
 
 class Line:
@@ -198,23 +200,24 @@ class Line:
         with self._lock:
             now = time.monotonic()
             if not share >= self._share:
-                # another stage: its time left is its own
+                # The share fell, so a new stage began: estimate the time left from here.
                 self._stage = now
                 self._first = share
             self._share = share
             self._name = name
             self._fresh = True
-            self._words = [f"step {steps:,}"] if steps is not None else []
-            self._words += [words] if words else []
-            self._words += [
-                f"{key} {_short(value)}"
-                for key, value in (numbers or {}).items()
-                if math.isfinite(value)
-            ]
+            self._words = []
+            if steps is not None:
+                self._words.append(f"step {steps:,}")
+            if words:
+                self._words.append(words)
+            for key, value in (numbers or {}).items():
+                if math.isfinite(value):
+                    self._words.append(f"{key} {_short(value)}")
             for key, value in (curves or {}).items():
                 if math.isfinite(value):
-                    mine = self._curves.setdefault(name, {})
-                    mine.setdefault(key, deque(maxlen=_LENGTH)).append(value)
+                    series = self._curves.setdefault(name, {})
+                    series.setdefault(key, deque(maxlen=_LENGTH)).append(value)
             if now - self._written >= (_OFTEN if self.terminal else SILENCE):
                 self._write()
 
@@ -227,12 +230,9 @@ class Line:
         """Write what is known, where nobody has told anything new for a while."""
         while not self._ended.wait(SILENCE / 4):
             with self._lock:
-                soon = (
-                    self.terminal or not self._some
-                )  # who has seen nothing yet has waited for the program already
-                if time.monotonic() - self._written >= SILENCE * (
-                    0.5 if soon else 0.75
-                ):
+                # The first line comes sooner: the program needed time to start.
+                patience = 0.5 if self.terminal or not self._some else 0.75
+                if time.monotonic() - self._written >= SILENCE * patience:
                     self._write()
 
     def _write(self, last: bool = False) -> None:
@@ -251,33 +251,36 @@ class Line:
         except (
             OSError,
             ValueError,
-        ):  # nobody reads any more: the run matters, the line does not
+        ):  # a closed stream ends the line, not the run
             self._ended.set()
 
     def _text(self) -> str:
         spent = time.monotonic() - self._began
-        known = math.isfinite(self._share)
+        measured = math.isfinite(self._share)
         narrow = self.terminal and get_terminal_size().columns <= _WIDE
-        left = self._left()
-        parts = [f"{math.floor(100 * min(self._share, 1.0)):3} %"] if known else []
-        parts += [f"in {clock(spent)}"] if left is None or not narrow else []
-        parts += [f"{clock(left)} left"] if left is not None else []
+        remaining = self._left()
+        parts = []
+        if measured:
+            parts.append(f"{math.floor(100 * min(self._share, 1.0)):3} %")
+        if remaining is None or not narrow:
+            parts.append(f"in {clock(spent)}")
+        if remaining is not None:
+            parts.append(f"{clock(remaining)} left")
         parts += self._words
-        shown = self._curves.get(self._name, {})
+        curves = self._curves.get(self._name, {})
         length = _LENGTH // 3 if narrow else _LENGTH
-        parts += [
-            f"{key} {sparkline(values, length)} {_short(values[-1])}"
-            for key, values in shown.items()
-        ]
-        parts += [self._name] if self._name else []
+        for key, values in curves.items():
+            parts.append(f"{key} {sparkline(values, length)} {_short(values[-1])}")
+        if self._name:
+            parts.append(self._name)
         return (" " if narrow else "  ").join(parts)
 
     def _left(self) -> float | None:
         """Seconds, if the rest is as fast as what was made since the stage began."""
-        made = self._share - (self._first if math.isfinite(self._first) else 0.0)
-        if not made > _SOON or self._share >= 1:
+        progress = self._share - (self._first if math.isfinite(self._first) else 0.0)
+        if not progress > _SOON or self._share >= 1:
             return None
-        return (time.monotonic() - self._stage) / made * (1 - self._share)
+        return (time.monotonic() - self._stage) / progress * (1 - self._share)
 
 
 def count(number: int) -> str:

@@ -73,11 +73,11 @@ def origin_of(record: Any) -> dict[str, Any]:
     >>> origin_of({"date": "2026-01-02T03:04:05+00:00", "commit": None, "runs": 3})
     {'date': '2026-01-02T03:04:05+00:00', 'commit': None}
     """
-    known = stamp()
+    present = stamp()
     return (
-        {name: record[name] for name in known if name in record}
+        {name: record[name] for name in present if name in record}
         if "date" in record
-        else known
+        else present
     )
 
 

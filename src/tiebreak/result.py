@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +16,7 @@ from tiebreak.checks import install
 from tiebreak.files import FilePath, atomic
 from tiebreak.oracles import Array
 from tiebreak.provenance import stamp
+from tiebreak.schedules import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +52,7 @@ class Status(Enum):
 
 _ROUNDING = 1e-6  # of the values: no less is a difference
 
-#: What may be known of a point, in the order of tables.
+#: The measures of a point, in the order of tables.
 MEASURES = (
     "direction_squared",
     "lower_gradient_squared",
@@ -160,6 +162,56 @@ class History:
             return self[name]
         except KeyError as error:
             raise AttributeError(error.args[0]) from None
+
+    def weighted_mean(self, name: str, weight: Any = None) -> Any:
+        """Σ w_k m_k / Σ w_k over the steps of each run: E m(x_N) for N drawn in proportion to the weights.
+
+        It is exact if every step was recorded (``record=1``). In a thinned history each row stands for the steps up to
+        the next one, with the sum of their weights, and a warning says so.
+
+        Parameters
+        ----------
+        name : str
+            A column.
+        weight : Schedule, Method or callable, optional
+            w_k: the selection weights of a schedule, η_kβ_k unless it sets others, or a function of the step. Without
+            it all steps weigh the same.
+
+        Examples
+        --------
+        >>> import tiebreak
+        >>> problem = tiebreak.problems.paper()
+        >>> result = tiebreak.minimize(problem.upper, problem.lower, problem.x0, method="sdbgd", steps=99, seed=0, record=1)
+        >>> mean = result.history.weighted_mean("lower_gradient_squared", tiebreak.methods.sdbgd)
+        >>> mean > result.last.lower_gradient_squared
+        True
+        """
+        self.warn_if_thinned(stacklevel=3)
+        schedule = getattr(weight, "schedule", weight)
+        steps = range(int(self.step[-1]))
+        if weight is None:
+            weights = np.ones(len(steps))
+        elif isinstance(schedule, Schedule):
+            weights = np.array([schedule.at(k).weight for k in steps])
+        else:
+            weights = np.array([float(weight(k)) for k in steps])
+        before = np.concatenate([[0.0], np.cumsum(weights)])
+        values = np.asarray(self[name]).reshape(len(self), -1)[:-1]
+        # The sum of the weights from each row to the next, or to the end of the run.
+        ends = np.minimum(self.step[1:, None], self.last_step)
+        starts = np.minimum(self.step[:-1, None], self.last_step)
+        sums = before[ends] - before[starts]
+        mean = np.sum(np.where(sums > 0, sums * values, 0.0), axis=0) / sums.sum(axis=0)
+        return float(mean[0]) if self.single else mean
+
+    def warn_if_thinned(self, stacklevel: int = 2) -> None:
+        """Warn that a mean over the rows is not one over the steps, unless every step was recorded."""
+        if np.any(np.diff(self.step) != 1):
+            warnings.warn(
+                "the history is thinned: each row stands for the steps up to the next one. record=1 makes means exact",
+                RuntimeWarning,
+                stacklevel=stacklevel,
+            )
 
     def tidy(self) -> dict[str, NDArray[Any]]:
         """Columns of equal length, a row for each run and recorded step, runs one after another."""
@@ -337,11 +389,9 @@ class Result:
             np.mean(np.atleast_1d(p.lower_value)[rise > 0])
             for p in (self.start, self.last)
         )
-        runs = (
-            ""
-            if len(rise) == 1
-            else f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
-        )
+        runs = ""
+        if len(rise) > 1:
+            runs = f" in {risen} of {len(rise)} runs" + " (means)" * (risen > 1)
         return f"g ended at {after:.4g}, above {before:.2g} where it began{runs}"
 
     @property
@@ -359,26 +409,30 @@ class Result:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        runs = "" if isinstance(self.status, Status) else f", {len(self.status)} runs"
-        lines = [f"{self.method}{runs}: {self.message}"]
-        lines.append(
-            f"  steps {_span(self.steps)}, upper calls {_span(self.upper_calls)}, lower calls {_span(self.lower_calls)}"
+        single = isinstance(self.status, Status)
+        runs = "" if single else f", {len(self.status)} runs"
+        steps, upper_calls, lower_calls = map(
+            _span, (self.steps, self.upper_calls, self.lower_calls)
         )
+        lines = [
+            f"{self.method}{runs}: {self.message}",
+            f"  steps {steps}, upper calls {upper_calls}, lower calls {lower_calls}",
+        ]
         for name in MEASURES:
             value = getattr(self.last, name)
             if value is not None:
                 lines.append(
                     f"  {name:<24} {np.mean(value):.4g}"
-                    + ("" if np.ndim(value) == 0 else " (mean over runs)")
+                    + " (mean over runs)" * (not single)
                 )
         if self.rise_in_words:
             lines.append(f"  {self.rise_in_words}")
         if self.chosen:
-            each = ", ".join(
+            medians = [
                 f"{name} {np.median(value):.3g}" for name, value in self.chosen.items()
-            )
+            ]
             lines.append(
-                f"  at the end{'' if isinstance(self.status, Status) else ' (medians)'}: {each}"
+                f"  at the end{' (medians)' * (not single)}: {', '.join(medians)}"
             )
         return "\n".join(lines)
 

@@ -15,11 +15,8 @@ by_value   α (g − target)        ρ       keeps g near a target that a user c
 least      min{by_value, β gg}   ρ       Gong & Liu 2021
 ========== ===================== ======= =====================================================
 
-A rule with a memory (an average of inner products, a dual variable) is an object with ``begin(zero)``, which makes a
-tuple of numbers like the scalar `zero`, and ``rule(fg, gg, memory, …)``, which returns λ and the new tuple. It keeps
-nothing in itself: the solver saves the memory with the run, and whoever only measures throws the new one away. It may
-have ``scale(memory)``, a factor of each run's step size, and ``told(memory)``, numbers by name for the result's
-`chosen`; :class:`tiebreak.auto.Balance` has all of them.
+A rule with a memory (an average of inner products, a dual variable) is a
+:class:`tiebreak.stateful_rules.StatefulRule`.
 
 The functions use only arithmetic and comparisons, so the same code runs on Python floats, NumPy arrays (a value per
 run), torch 0-d tensors and JAX tracers; nothing is imported. Defined at every corner: gg + r = 0 gives λ = 0, and a
@@ -33,11 +30,6 @@ from typing import Any, TypeAlias
 Scalar: TypeAlias = Any
 #: ``rule(fg, gg, …)``: the further arguments are taken by name from the schedule (``barrier``, ``regularizer``, …).
 Rule: TypeAlias = Callable[..., Scalar]
-
-
-def remembers(rule: Rule) -> bool:
-    """Whether a rule has a memory."""
-    return hasattr(rule, "begin")
 
 
 def multiplier(
@@ -165,7 +157,7 @@ def least(
     # 0 · gg gives a Python float gg's type: torch would make float32 of a float times a comparison.
     value = rate * (lower_value - target) + 0 * gg
     gradient = barrier * gg
-    # Selecting by a product is exact in every library; the differences keep what is not finite from being lost by it.
+    # Selecting by a product is exact in every library; the differences preserve NaN and infinity.
     smaller = value * (value <= gradient) + gradient * (gradient < value)
     return multiplier(
         fg, gg, smaller + (value - value) + (gradient - gradient), regularizer

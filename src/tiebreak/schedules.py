@@ -30,7 +30,7 @@ class Parameters(NamedTuple):
     (99, 100000, 0.0158)
     """
 
-    k: Any  # numbers here and below, and tracers under JAX; None where the schedule does not set one
+    k: Any  # a number, or a tracer under JAX; None for a parameter that the schedule does not set
     step_size: Any = None
     upper_batch: Any = 1
     lower_batch: Any = 1
@@ -48,7 +48,9 @@ class Parameters(NamedTuple):
     lower_hold: Any = None
     selection: Any = None
     others: Mapping[str, Any] = MappingProxyType({})
-    upper_points: Any = None  # at how many points this step's samples are evaluated; a method knows it, not a schedule
+    upper_points: Any = (
+        None  # at how many points samples are evaluated; set by a method
+    )
     lower_points: Any = None
 
     @property
@@ -62,10 +64,10 @@ class Parameters(NamedTuple):
 
     def named(self) -> dict[str, float]:
         """Every parameter that is set, and k, by name."""
-        known = {name: getattr(self, name) for name in ("k", *LEGAL)}
+        numbers = {name: getattr(self, name) for name in ("k", *LEGAL)}
         return {
             name: value
-            for name, value in {**known, **self.others}.items()
+            for name, value in {**numbers, **self.others}.items()
             if value is not None
         }
 
@@ -84,7 +86,7 @@ _NONNEGATIVE: tuple[str, Callable[[float], bool]] = (
 )
 _SHARE: tuple[str, Callable[[float], bool]] = ("in [0, 1]", lambda v: 0 <= v <= 1)
 
-#: name → (what is legal, in words; the test). The one place that knows the range of every parameter.
+#: name → (the legal range in words, the test), for every parameter.
 LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
     {
         "step_size": _POSITIVE,
@@ -105,7 +107,7 @@ LEGAL: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
         "selection": _NONNEGATIVE,
     }
 )
-#: Those that are floored, and at least 1.
+#: The parameters that are floored, and at least 1.
 WHOLE = frozenset(name for name, legal in LEGAL.items() if legal is _WHOLE)
 
 
@@ -168,10 +170,10 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in LEGAL:
             object.__setattr__(self, name, _as_law(name, getattr(self, name)))
-        taken = {"k", "fg", "gg", "ff", "lower_value", *LEGAL} & set(self.others)
-        if taken:
+        reserved = {"k", "fg", "gg", "ff", "lower_value", *LEGAL} & set(self.others)
+        if reserved:
             raise ValueError(
-                f"others={sorted(taken)!r} are names the solver gives itself; choose different ones"
+                f"others={sorted(reserved)!r} are names the solver gives itself; choose different ones"
             )
         laws = {name: _as_law(name, law) for name, law in self.others.items()}
         object.__setattr__(self, "others", MappingProxyType(laws))
@@ -181,11 +183,8 @@ class Schedule:
             (*(getattr(self, name) for name in LEGAL), frozenset(self.others.items()))
         )
 
-    def __reduce__(
-        self,
-    ) -> tuple[
-        Any, ...
-    ]:  # a mapping proxy cannot be pickled or deep-copied; its dict can
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled or deep-copied; a dict can.
         return (
             Schedule,
             (*(getattr(self, f.name) for f in fields(self)[:-1]), dict(self.others)),
@@ -197,11 +196,11 @@ class Schedule:
             f"{name}={law}" for name, law in laws.items() if law is not None
         )
 
-    def at(self, k: int, **more: Any) -> Parameters:
-        """The parameters of step k, and what else is known of it; an illegal value raises and is named."""
+    def at(self, k: int) -> Parameters:
+        """The parameters of step k; an error names an illegal value."""
         if self._fixed is not None:
-            return Parameters(k, **self._fixed, **more)
-        return Parameters(k, **self._values(k), **more)
+            return Parameters(k, **self._fixed)
+        return Parameters(k, **self._values(k))
 
     @cached_property
     def _fixed(self) -> dict[str, Any] | None:
@@ -252,7 +251,7 @@ class Schedule:
 
 def _as_law(name: str, value: Any) -> Law | None:
     if callable(value):
-        return value  # type: ignore[no-any-return]  # any callable is taken at its word and checked at every step
+        return value  # type: ignore[no-any-return]  # values are checked at every step
     if value is None and name in LEGAL and name not in ("upper_batch", "lower_batch"):
         return None
     legal, holds = LEGAL.get(name, ("a finite number", math.isfinite))
@@ -269,7 +268,7 @@ def _number(name: str, law: Any, k: int) -> float:
     """The law at a step, as a float; whatever is no number is named."""
     try:
         value = law(k)
-    except OverflowError:  # a power that no float holds
+    except OverflowError:  # a power beyond floats
         value = math.inf
     try:
         if isinstance(value, str):
@@ -329,7 +328,7 @@ def anytime(
     if not 0 < a < 1 / 3:
         raise ValueError(f"a={a!r} must be in (0, 1/3), where Corollary 1 holds")
     cap = _cap(L_f, L_g)
-    if step_size is None:  # the largest value of the law is at t = 1, whatever a is
+    if step_size is None:  # the law is largest at t = 1 for every a
         step_size = 0.05 if cap is None else cap
     constants = {
         "step_size": step_size,

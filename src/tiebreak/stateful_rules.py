@@ -5,14 +5,42 @@ and multiplies the very batch that it was made of, so that the direction is bias
 not. These rules keep the projection, and change what is put into it.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tiebreak import rules
 from tiebreak.rules import Scalar
 
 
+class StatefulRule(ABC):
+    """A rule with a memory: ``rule(fg, gg, memory, …)`` returns λ and the new memory.
+
+    The object keeps nothing: the solver saves the memory with the run, and a measurement discards the new memory.
+    """
+
+    #: Whether :meth:`step_size` multiplies the schedule's step size.
+    sets_step_size = False
+
+    @abstractmethod
+    def begin(self, zero: Scalar) -> tuple[Scalar, ...]:
+        """Return the memory before the first step, a tuple of numbers like the scalar `zero`."""
+
+    #: ``rule(fg, gg, memory, …)``; further arguments are found by their names.
+    __call__: Callable[..., Any]
+
+    def step_size(self, memory: tuple[Scalar, ...]) -> Scalar:
+        """Return a factor of each run's step size."""
+        raise NotImplementedError
+
+    def chosen(self, memory: tuple[Scalar, ...]) -> dict[str, Scalar]:
+        """Return numbers by name for the `chosen` of a result."""
+        return {}
+
+
 @dataclass(frozen=True)
-class Averaged:
+class Averaged(StatefulRule):
     """λ = [β G − F]₊ / (G + ρ), F and G exponential averages of fg and gg: the projection for the averaged products.
 
     Parameters
@@ -58,7 +86,7 @@ class Averaged:
 
 
 @dataclass(frozen=True)
-class Dual:
+class Dual(StatefulRule):
     """λ as the dual variable of the projection: a proximal step a batch towards max λ(β gg − fg) − λ²(gg + ρ)/2, λ ≥ 0.
 
     λ ← [ρλ + τ(β gg − fg)]₊ / (ρ + τ(gg + ρ)), where ρ/τ weighs the past: a projected dynamical system for the dual. A

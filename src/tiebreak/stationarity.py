@@ -15,7 +15,7 @@ from tiebreak.oracles import Array
 Values = NDArray[np.float64]
 
 _WIDE = np.dtype(np.float64)
-_ROW = 2**13  # numbers in an inner product that BLAS computes on one thread
+_ROW = 2**13  # the longest inner product that BLAS computes on a single thread
 
 
 def dot(a: Array, b: Array) -> Values:
@@ -26,12 +26,12 @@ def dot(a: Array, b: Array) -> Values:
     wide = (a.astype(_WIDE, copy=False), b.astype(_WIDE, copy=False))
     if dimension <= _ROW:
         return np.vecdot(*wide)  # type: ignore[no-any-return]  # a ufunc's result is Any
-    # In pieces that BLAS does not share among threads: they gain little, wait for each other on a busy machine, and
-    # the last bits would depend on how many cores there are.
-    whole = dimension - dimension % _ROW
-    pieces = [v[..., :whole].reshape(*v.shape[:-1], -1, _ROW) for v in wide]
-    rest = [v[..., whole:] for v in wide]
-    return np.vecdot(*pieces).sum(axis=-1) + np.vecdot(*rest)  # type: ignore[no-any-return]  # likewise
+    # Blocks that BLAS does not share among threads. Threads gain little, wait for each other on a busy machine, and
+    # would make the last bits depend on the number of cores.
+    blocks = dimension - dimension % _ROW
+    pieces = [v[..., :blocks].reshape(*v.shape[:-1], -1, _ROW) for v in wide]
+    remainder = [v[..., blocks:] for v in wide]
+    return np.vecdot(*pieces).sum(axis=-1) + np.vecdot(*remainder)  # type: ignore[no-any-return]  # likewise
 
 
 def products(a: Array, b: Array) -> tuple[Any, Any]:
@@ -93,13 +93,13 @@ def residuals(upper: Array, lower: Array, multiplier: Any) -> Residuals:
     lower = np.asarray(lower)
     fg = dot(upper, lower)
     gg = dot(lower, lower)
-    own = np.asarray(
+    chosen = np.asarray(
         multiplier(fg, gg) if callable(multiplier) else multiplier, dtype=np.float64
     )
 
     def along(factor: Any) -> Values:
-        # From the vectors, not from ff, fg, gg: ff − fg²/gg loses every digit, and its sign, near a stationary point.
+        # Computed from the vectors: ff − fg²/gg loses every digit, and the sign, near a stationary point.
         direction = upper + np.asarray(factor)[..., None] * lower
         return dot(direction, direction)
 
-    return Residuals(along(own), gg, along(best_multiplier(fg, gg)), own + 0 * gg)
+    return Residuals(along(chosen), gg, along(best_multiplier(fg, gg)), chosen + 0 * gg)

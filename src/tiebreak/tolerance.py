@@ -237,6 +237,21 @@ def at_most(value: Scalar, bound: Scalar) -> Scalar:
     return value * (value < bound) + (0 * value + bound) * (value >= bound)
 
 
+def larger(a: Scalar, b: Scalar) -> Scalar:
+    """The larger of two values of one type."""
+    return a * (a >= b) + b * (a < b)
+
+
+def smaller(a: Scalar, b: Scalar) -> Scalar:
+    """The smaller of two values of one type."""
+    return a * (a <= b) + b * (a > b)
+
+
+def positive(value: Scalar) -> Scalar:
+    """The value, or 0 if it is negative."""
+    return value * (value > 0)
+
+
 def clip(value: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """The value, or the nearer bound if it lies outside."""
     return at_most(at_least(value, low), high)

@@ -1,31 +1,15 @@
-"""What a method makes of its samples: how often it evaluates them, what it remembers, what the rule then sees.
+"""Estimates of gradients from mini-batches: how often samples are evaluated, and what is remembered.
 
-An estimator is any object with ``evaluations`` (1: samples are evaluated at x_k; 2: at x_k and at x_{k−1}, too) and two
-functions, in arithmetic alone, so that the same lines serve NumPy arrays with a row per run, torch tensors and JAX
-tracers::
+An estimator is a subclass of :class:`Estimator` with two methods, in arithmetic alone, so that the same lines serve NumPy
+arrays with a row per run, torch tensors and JAX tracers::
 
     begin(level, zeros, zero) -> memory
     update(level, fresh, before, memory, parameters) -> (estimate, memory)
 
 `level` is "upper" or "lower". `fresh` is this step's mini-batch gradient at x_k, `before` the same batch's at x_{k−1}
-(`fresh` itself with one evaluation). `memory` is a tuple; it begins with what `begin` makes of an array of zeros like
-the gradient and of a scalar zero. What else is used, where it is there:
-
-``asks(level, parameters)``
-    how many samples a step draws for a level, and at how many points each is evaluated: 0, 1 or 2. Its calls are the
-    product. Called with the parameters of one step, or with arrays of many. A gradient that was not asked for is 0.
-    Without it: the schedule's batches, at `evaluations` points, in the first step at one;
-``cycle(parameters)``
-    after how many steps its costs repeat if the laws are constant, so that any number of steps is counted at once;
-``needs``
-    the names of the parameters that the schedule has to set;
-``later(level, fresh, before, memory, parameters)``
-    the same as `update` from the second step on, where less is to be done then; :func:`tiebreak.minimize` alone asks;
-``direction``
-    false to keep the estimate out of the direction: then it enters the multiplier alone;
-``watches``
-    true where the last mini-batch gradient comes last in the memory: then a rule may ask for what
-    :class:`~tiebreak.estimators.recursive.Watched` says, in :func:`tiebreak.minimize` alone.
+(`fresh` itself with one evaluation). `memory` is a tuple, as long as `begin` made it. The other methods and properties of
+the base class have defaults: :attr:`~Estimator.evaluations` (1 or 2 points), :meth:`~Estimator.asks` for estimators that
+choose their batches, :meth:`~Estimator.cycle`, :attr:`~Estimator.needs`, :attr:`~Estimator.direction`.
 """
 
 from typing import Any
@@ -46,7 +30,7 @@ __all__ = [
     "Storm",
 ]
 
-#: What front ends that take names know them by. A base optimizer smooths the direction again: hence λ alone.
+#: Estimators by name, for front ends that take names. A base optimizer smooths the direction: hence direction=False.
 ESTIMATORS: dict[str, Estimator] = {
     "minibatch": Minibatch(),
     "average": Average(direction=False),
@@ -68,15 +52,13 @@ def named(estimator: Any) -> Estimator:
         raise ValueError(
             f"estimator={estimator.__name__} is a class; give one of it: {estimator.__name__}(…)"
         )
-    if isinstance(estimator, str) or not all(
-        hasattr(estimator, n) for n in ("evaluations", "begin", "update")
-    ):
+    if not isinstance(estimator, Estimator):
         names = ", ".join(map(repr, ESTIMATORS))
         raise ValueError(
-            f"estimator={estimator!r} must be one of {names}, or an object with `evaluations`, `begin` and `update`"
+            f"estimator={estimator!r} must be one of {names}, or a subclass of tiebreak.estimators.Estimator"
         )
     if estimator.evaluations not in (1, 2):
         raise ValueError(
             f"evaluations={estimator.evaluations!r} of {estimator!r} must be 1 or 2"
         )
-    return estimator  # type: ignore[no-any-return]  # it has what an estimator has
+    return estimator

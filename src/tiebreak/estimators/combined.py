@@ -10,8 +10,6 @@ from tiebreak.estimators.contract import (
     Memory,
     Update,
     Value,
-    asked,
-    enters_direction,
     points,
 )
 from tiebreak.estimators.plain import Minibatch
@@ -30,7 +28,7 @@ class _Slower:
 
 
 @dataclass(frozen=True)
-class Held:
+class Held(Estimator):
     """An estimate that is made every m-th step and held for the others, which then cost nothing.
 
     The schedule sets m: `upper_hold` and `lower_hold`. Lazy upper batches, with which the penalty method needs fewer
@@ -62,19 +60,17 @@ class Held:
     @property
     def needs(self) -> tuple[str, ...]:
         """What the schedule has to set."""
-        return ("upper_hold", "lower_hold", *getattr(self.inner, "needs", ()))
+        return ("upper_hold", "lower_hold", *self.inner.needs)
 
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """What the estimator inside asks for, or nothing."""
         hold = getattr(parameters, f"{level}_hold")
-        batch, count = asked(
-            self.inner, level, _Slower(parameters, parameters.k // hold)
-        )
+        batch, count = self.inner.asks(level, _Slower(parameters, parameters.k // hold))
         return batch, count * (parameters.k % hold == 0)
 
     def cycle(self, parameters: Any) -> int | None:
         """After how many steps the costs repeat, where the laws are constant."""
-        inner = _cycle(self.inner, parameters)
+        inner = self.inner.cycle(parameters)
         holds = [
             int(hold)
             for hold in (parameters.upper_hold, parameters.lower_hold)
@@ -104,7 +100,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class PerLevel:
+class PerLevel(Estimator):
     """An estimator for each level.
 
     Parameters
@@ -124,10 +120,7 @@ class PerLevel:
     def __post_init__(self) -> None:
         for level in LEVELS:
             part = getattr(self, level)
-            if (
-                not enters_direction(part)
-                or getattr(part, "momentum", None) is not None
-            ):
+            if not part.direction or part.momentum is not None:
                 raise ValueError(
                     f"{level}={part!r}: an estimator for one level enters the direction, and has its momentum from the "
                     f"schedule, as {level}_momentum"
@@ -141,31 +134,31 @@ class PerLevel:
     @property
     def needs(self) -> tuple[str, ...]:
         """What the schedule has to set."""
-        found = []
+        needed = []
         for level, other in (LEVELS, LEVELS[::-1]):
-            names = getattr(getattr(self, level), "needs", ())
-            found += [
+            names = getattr(self, level).needs
+            needed += [
                 f"{level}_momentum" if name == "momentum" else name
                 for name in names
                 if not name.startswith(other)
             ]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(needed))
 
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """What the level's own asks for."""
-        return asked(getattr(self, level), level, parameters)
+        part: Estimator = getattr(self, level)
+        return part.asks(level, parameters)
 
     def cycle(self, parameters: Any) -> int | None:
         """After how many steps the costs repeat, where the laws are constant."""
-        both = [_cycle(part, parameters) for part in (self.upper, self.lower)]
-        return (
-            None if both[0] is None or both[1] is None else math.lcm(both[0], both[1])
-        )
+        upper = self.upper.cycle(parameters)
+        lower = self.lower.cycle(parameters)
+        return None if upper is None or lower is None else math.lcm(upper, lower)
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What the level's own remembers."""
-        own: Estimator = getattr(self, level)
-        return own.begin(level, zeros, zero)
+        part: Estimator = getattr(self, level)
+        return part.begin(level, zeros, zero)
 
     def update(
         self,
@@ -176,12 +169,5 @@ class PerLevel:
         parameters: Parameters,
     ) -> Update:
         """The level's own estimate."""
-        own: Estimator = getattr(self, level)
-        return own.update(level, fresh, before, memory, parameters)
-
-
-def _cycle(estimator: Estimator, parameters: Any) -> int | None:
-    if not hasattr(estimator, "asks"):
-        return 1
-    own = getattr(estimator, "cycle", None)
-    return own(parameters) if own is not None else None
+        part: Estimator = getattr(self, level)
+        return part.update(level, fresh, before, memory, parameters)

@@ -1,42 +1,81 @@
-"""What an estimator is, what a step asks of it, and the one place where its batches are evaluated."""
+"""The base class of estimators, and the function that evaluates their batches."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from tiebreak.schedules import Parameters
+from tiebreak.schedules import Law, Parameters
 
 #: Anything with arithmetic: an array, a tensor, a tracer, or a number.
 Value: TypeAlias = Any
-#: What an estimator remembers of a level.
+#: The memory of an estimator for a level.
 Memory: TypeAlias = tuple[Any, ...]
-#: An estimate, and the memory after it.
+#: An estimate, and the new memory.
 Update: TypeAlias = tuple[Value, Memory]
 
 LEVELS = ("upper", "lower")
-#: What a rule may ask for where the estimator watches.
+#: Further arguments of a rule if the estimator watches.
 WATCHED = (
-    *(
-        "upper_change",
-        "lower_change",
-        "upper_along",
-        "lower_along",
-        "upper_spread",
-        "lower_spread",
-    ),
-    *("moved", "away", "resolution"),
+    "upper_change",
+    "lower_change",
+    "upper_along",
+    "lower_along",
+    "upper_spread",
+    "lower_spread",
+    "moved",
+    "away",
+    "resolution",
 )
 
 
-class Estimator(Protocol):
-    """Turns mini-batch gradients into the estimates that the rule sees."""
+class Estimator(ABC):
+    """Turns mini-batch gradients into the estimates that the rule sees. Subclasses define `begin` and `update`.
+
+    ``scheduled`` is true for estimators without their own :meth:`asks`.
+    """
+
+    scheduled = True
+
+    def __init_subclass__(cls) -> None:
+        cls.scheduled = cls.asks is Estimator.asks
+        if "update" in vars(cls) and "later" not in vars(cls):
+            cls.later = cls.update  # type: ignore[method-assign]  # of the same signature
 
     @property
     def evaluations(self) -> int:
-        """At how many points a sample is evaluated at most: 1 or 2."""
+        """At how many points a sample is evaluated at most: 1, or 2 if also at x_{k−1}."""
+        return 1
 
+    @property
+    def first_points(self) -> int:
+        """At how many points the samples of the first step are charged: there is no x_{k−1} yet."""
+        return 1
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the parameters that the schedule has to set."""
+        return ()
+
+    @property
+    def momentum(self) -> Law | float | None:
+        """The estimator's own law of α_k, if it has one."""
+        return None
+
+    @property
+    def direction(self) -> bool:
+        """Whether the estimates make up the direction, too, and not only the multiplier."""
+        return True
+
+    @property
+    def watches(self) -> bool:
+        """Whether the last mini-batch gradient comes last in the memory: then a rule may use :data:`WATCHED`."""
+        return False
+
+    @abstractmethod
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
-        """What is remembered before the first step."""
+        """Return the memory before the first step, from an array of zeros like the gradient and a scalar zero."""
 
+    @abstractmethod
     def update(
         self,
         level: str,
@@ -45,39 +84,46 @@ class Estimator(Protocol):
         memory: Memory,
         parameters: Parameters,
     ) -> Update:
-        """The estimate of this step, and what to remember."""
+        """Return the estimate of this step and the new memory."""
+
+    def later(
+        self,
+        level: str,
+        fresh: Value,
+        before: Value,
+        memory: Memory,
+        parameters: Parameters,
+    ) -> Update:
+        """Do the same as `update`, from the second step on, if less is to be done then; `minimize` alone calls this."""
+        return self.update(level, fresh, before, memory, parameters)
+
+    def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
+        """Return how many samples a step draws, and at how many points each is evaluated: calls are the product.
+
+        `parameters` are those of one step, or arrays of many by the same names. By default the schedule's batches are
+        evaluated at `evaluations` points.
+        """
+        batch = getattr(parameters, f"{level}_batch")
+        if self.evaluations == 1:
+            return batch, 1
+        first = self.first_points
+        return batch, first + (2 - first) * (parameters.k > 0)
+
+    def cycle(self, parameters: Any) -> int | None:
+        """Return after how many steps the costs repeat under constant laws; None if that is not known."""
+        return 1 if self.scheduled else None
 
 
 def of_level(parameters: Any, name: str, level: str) -> Any:
     """A level's own parameter, `upper_…` or `lower_…`, or else the one of both levels."""
-    own = getattr(parameters, f"{level}_{name}")
-    return getattr(parameters, name, None) if own is None else own
-
-
-def asked(estimator: Estimator, level: str, parameters: Any) -> tuple[Any, Any]:
-    """How many samples a step draws for a level, and at how many points each is evaluated: its calls are the product.
-
-    `parameters` are those of one step, or arrays of many by the same names. An estimator says it in
-    ``asks(level, parameters)``; without that it takes the schedule's batches and evaluates them at `evaluations`
-    points, but at one only where there is no previous point yet.
-    """
-    own = getattr(estimator, "asks", None)
-    if own is not None:
-        return own(level, parameters)  # type: ignore[no-any-return]  # taken at its word, and checked where it is used
-    return getattr(
-        parameters, f"{level}_batch"
-    ), 1 if estimator.evaluations == 1 else 1 + (parameters.k > 0)
+    value = getattr(parameters, f"{level}_{name}")
+    return getattr(parameters, name, None) if value is None else value
 
 
 def points(estimator: Estimator, level: str, parameters: Any) -> Any:
     """At how many points this step's samples of a level are evaluated."""
-    known = getattr(parameters, f"{level}_points")
-    return asked(estimator, level, parameters)[1] if known is None else known
-
-
-def enters_direction(estimator: Estimator) -> bool:
-    """Whether the estimates make up the direction, too, and not only the multiplier."""
-    return bool(getattr(estimator, "direction", True))
+    count = getattr(parameters, f"{level}_points")
+    return estimator.asks(level, parameters)[1] if count is None else count
 
 
 def estimate(
@@ -108,45 +154,43 @@ def estimate(
     """
     twice = estimator.evaluations == 2
     update = estimator.update
-    if memory is None:  # the first step: there is a batch, and no previous point
+    if memory is None:  # the first step has no previous point
         fresh = before = gradient(x)
         inner = estimator.begin(level, 0 * fresh, zero(fresh))
         last = x
-    elif hasattr(estimator, "asks"):
-        count = points(estimator, level, parameters)
-        fresh = gradient(x, count > 0)
-        before = gradient(memory[0], count > 1) if twice else fresh
-        inner = memory[1:] if twice else memory
-        last = memory[0] if twice and count == 0 else x
     else:
-        fresh = gradient(x)
-        inner = memory[1:] if twice else memory
         last = x
-        before = gradient(memory[0]) if twice else fresh
-        update = getattr(estimator, "later", update)
-    made: Any = update(
-        level, fresh, before, inner, parameters
-    )  # whatever an estimator of one's own returns
-    if not (isinstance(made, tuple) and len(made) == 2):
-        given = (
-            f"a tuple of {len(made)}"
-            if isinstance(made, tuple)
-            else type(made).__name__
+        inner = memory[1:] if twice else memory
+        if estimator.scheduled:
+            fresh = before = gradient(x)
+            if twice:
+                before = gradient(memory[0])
+            update = estimator.later
+        else:
+            count = points(estimator, level, parameters)
+            fresh = before = gradient(x, count > 0)
+            if twice:
+                before = gradient(memory[0], count > 1)
+                if count == 0:
+                    last = memory[0]
+    result: Any = update(level, fresh, before, inner, parameters)
+    name = f"estimator={type(estimator).__name__}"
+    if not (isinstance(result, tuple) and len(result) == 2):
+        kind = (
+            f"a tuple of {len(result)}"
+            if isinstance(result, tuple)
+            else type(result).__name__
         )
-        raise TypeError(
-            f"estimator={type(estimator).__name__}: update must return (estimate, memory), not {given}"
-        )
-    found, kept = made
-    shape = getattr(found, "shape", ())
+        raise TypeError(f"{name}: update must return (estimate, memory), not {kind}")
+    value, updated = result
+    shape = getattr(value, "shape", ())
     right = getattr(fresh, "shape", ())
     if shape != right:
         raise ValueError(
-            f"estimator={type(estimator).__name__}: update returned an estimate of shape {shape}; it must have the "
-            f"gradient's, {right}"
+            f"{name}: update returned an estimate of shape {shape}; it must have the gradient's, {right}"
         )
-    if len(kept) != len(inner):
+    if len(updated) != len(inner):
         raise ValueError(
-            f"estimator={type(estimator).__name__}: update returned a memory of {len(kept)}; begin made one of "
-            f"{len(inner)}, and it must stay so long"
+            f"{name}: update returned a memory of {len(updated)}; begin made one of {len(inner)}, and it must stay so long"
         )
-    return found, fresh, (last, *kept) if twice else kept
+    return value, fresh, (last, *updated) if twice else updated

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from tiebreak.estimators.contract import Memory, Update, Value, of_level
+from tiebreak.estimators.contract import Estimator, Memory, Update, Value, of_level
 from tiebreak.schedules import Law, Parameters
 
 
 @dataclass(frozen=True)
-class Minibatch:
+class Minibatch(Estimator):
     """The mini-batch mean itself.
 
     Examples
@@ -16,8 +16,6 @@ class Minibatch:
     >>> update("lower", 3.0, None, (), None)[0]
     3.0
     """
-
-    evaluations = 1
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """Nothing."""
@@ -36,7 +34,7 @@ class Minibatch:
 
 
 @dataclass(frozen=True)
-class WithMomentum:
+class WithMomentum(Estimator):
     """What `Storm` and `Average` share: α_k of their own, or the schedule's, for a level or for both."""
 
     momentum: Law | float | None = None
@@ -101,7 +99,6 @@ class Average(WithMomentum):
     """
 
     direction: bool = True
-    evaluations = 1
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """No average, and the weight given so far."""
@@ -126,7 +123,7 @@ class Average(WithMomentum):
         nothing = (
             weight == 0
         )  # α has been 0 so far: then the newest gradient is all there is
-        # Of the newest gradient, so that all weights add up to 1; 0 · weight keeps float32 what it is.
+        # The share of the newest gradient makes all weights add up to 1; 0 · weight preserves float32.
         share = (0 * weight + rate + nothing) / (weight + nothing)
         mean = (1 - share) * mean + share * fresh
         return mean, (mean, weight)

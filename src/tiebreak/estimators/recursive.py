@@ -8,21 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak.checks import whole
-from tiebreak.estimators.contract import Memory, Update, Value, points
+from tiebreak.estimators.contract import Estimator, Memory, Update, Value, points
 from tiebreak.estimators.plain import WithMomentum
 from tiebreak.schedules import Parameters
+from tiebreak.tolerance import larger
 
 
 @dataclass(frozen=True)
 class Storm(WithMomentum):
     """Recursive momentum: v_k = G_k(x_k) + (1 − α_k)(v_{k−1} − G_k(x_{k−1})), the same mini-batch at both points.
 
-    A sample costs two calls, in the first step one: there is no previous point yet.
+    A sample costs two calls, in the first step `first_points`: there is no previous point yet.
 
     Parameters
     ----------
     momentum : law or float, optional
         α_k in [0, 1]; without it, the schedule's: `upper_momentum` and `lower_momentum`, or `momentum` for both.
+    first_points : int
+        1, or 2 to charge the first step like all others, as the accounting of VR-PR-SDBPG does.
 
     Examples
     --------
@@ -32,6 +35,7 @@ class Storm(WithMomentum):
     [1, 2, 2]
     """
 
+    first_points: int = 1
     evaluations = 2
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
@@ -51,7 +55,7 @@ class Storm(WithMomentum):
         estimate = fresh + (1 - self.rate(level, parameters)) * begun * (
             previous - before
         )
-        return estimate, (estimate, begun**0.0)  # from now on it counts
+        return estimate, (estimate, begun**0.0)
 
     def later(
         self,
@@ -66,12 +70,6 @@ class Storm(WithMomentum):
         estimate *= 1 - self.rate(level, parameters)
         estimate += fresh
         return estimate, (estimate, memory[1])
-
-    def __init_subclass__(cls) -> None:
-        if "update" in vars(cls) and "later" not in vars(
-            cls
-        ):  # one that has an update of its own has it at every step
-            cls.later = cls.update  # type: ignore[method-assign]  # of the same signature
 
 
 @dataclass(frozen=True)
@@ -110,14 +108,14 @@ class Watched(Storm):
         quick = min(1.0, 4 * rate)
         gap = gap + quick * (begun * (before - previous) - gap)
         noise = noise + quick * (begun * _square(before - last) / 2 - noise)
-        seen = _square(gap)
+        square = _square(gap)
         expected = (quick + rate) * noise
         # rate · max(1, seen/expected), at most 1, without an infinite quotient; without noise there is nothing to keep.
-        nothing = (seen <= 0) & (expected <= 0)
+        nothing = (square <= 0) & (expected <= 0)
         alpha = (
             rate
-            * (_larger(seen, expected) + nothing)
-            / (_larger(expected, rate * seen) + nothing)
+            * (larger(square, expected) + nothing)
+            / (larger(expected, rate * square) + nothing)
         )
         estimate = fresh + (1 - alpha) * begun * (previous - before)
         return estimate, (estimate, begun**0.0, gap, noise, fresh)
@@ -127,26 +125,22 @@ def _square(rows: Value) -> Value:
     return (rows * rows).sum(-1, keepdims=True)
 
 
-def _larger(a: Value, b: Value) -> Value:
-    return a * (a >= b) + b * (a < b)
-
-
-class _Refreshed:
+class _Refreshed(Estimator):
     """What SPIDER and PAGE share: all but when they refresh."""
 
     evaluations = 2
 
-    def anew(self, parameters: Any) -> Any:
+    def refreshes(self, parameters: Any) -> Any:
         """1 where the step refreshes, else 0; of arrays of steps, arrays."""
         raise NotImplementedError
 
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """The large batch at one point, or the small one at two."""
-        anew = self.anew(parameters)
+        refreshed = self.refreshes(parameters)
         small = getattr(parameters, f"{level}_batch")
-        return small + anew * (
+        return small + refreshed * (
             getattr(parameters, f"{level}_refresh") - small
-        ), 2 - anew
+        ), 2 - refreshed
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """An estimate that the first step, a refresh, does not look at."""
@@ -189,7 +183,7 @@ class Spider(_Refreshed):
 
     needs = ("period", "upper_refresh", "lower_refresh")
 
-    def anew(self, parameters: Any) -> Any:
+    def refreshes(self, parameters: Any) -> Any:
         """At k = 0, q, 2q, …."""
         return 1 * (parameters.k % parameters.period == 0)
 
@@ -229,7 +223,7 @@ class Page(_Refreshed):
     def __post_init__(self) -> None:
         whole("seed", self.seed, least=0)
 
-    def anew(self, parameters: Any) -> Any:
+    def refreshes(self, parameters: Any) -> Any:
         """Where the coin says so."""
         k = parameters.k
         return 1 * ((coin(k, self.seed) < parameters.probability) | (k == 0))
@@ -246,8 +240,8 @@ def coin(k: Any, seed: int) -> Any:
     >>> [round(coin(k, seed=1), 3) for k in range(4)]
     [0.03, 0.773, 0.821, 0.419]
     """
-    # Two rounds of a 32-bit finalizer. Only the low 32 bits of each product are kept, so that Python's numbers and
-    # 64-bit arrays, whose products wrap around, give the same.
+    # Two rounds of a 32-bit finalizer. Only the low 32 bits of each product are kept, so that Python integers and
+    # 64-bit arrays, which wrap around, agree.
     mixed = _mixed((k >> 32) * 0x9E3779B1 + _mixed(seed & _BITS) + (seed >> 32))
     return _mixed(((k & _BITS) * 0x85EBCA77 + mixed) & _BITS ^ 0x27D4EB2F) / 2.0**32
 

@@ -14,7 +14,6 @@ from jax import Array
 from tiebreak import methods
 from tiebreak.decision import Decision, Tolerance
 from tiebreak.estimators import Estimator, Minibatch
-from tiebreak.estimators.contract import enters_direction
 from tiebreak.methods import Method
 from tiebreak.optax import estimates, schedules
 from tiebreak.optax.decide import decide
@@ -124,7 +123,7 @@ class Barrier:
             self.estimator, (upper, lower), state.estimates, parameters
         )
         moving = estimated
-        if not enters_direction(self.estimator):
+        if not self.estimator.direction:
             moving = (upper, lower)
             further += moving
         nonfinite = ~finite(chain(*further))

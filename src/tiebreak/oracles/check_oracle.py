@@ -14,13 +14,13 @@ _STEPS = (
     1e-5,
     1e-7,
     1e-9,
-)  # of the differences; where one of them agrees, so does the gradient
+)  # of the differences; a single agreement is enough
 _NEAR = 1e-2  # relatively: a wrong sign, factor or coordinate is off by more
-_ROUGH = 0.1  # a difference that rounding may change by more than this share of it says nothing
+_ROUGH = 0.1  # the largest share of rounding in a difference that counts
 # of samples
 _BATCHES = 32
 _SIZE = 256
-_FAR = 8.0  # standard errors of a mean of 32: chance takes it there once in 10⁸ times
+_FAR = 8.0  # standard errors of a mean of 32, exceeded by chance once in 10⁸ times
 
 
 def check_oracle(oracle: Any, x: Any, *, seed: int = 0) -> None:
@@ -57,9 +57,9 @@ def check_oracle(oracle: Any, x: Any, *, seed: int = 0) -> None:
                 f"oracle={oracle!r} must have sample(rng, size) and gradient(x, token), or be a function"
             )
         oracle = Exact(oracle)
-    found = disagreements(oracle, x, seed)
-    if found:
-        raise ValueError(f"oracle: {'; '.join(found)}")
+    faults = disagreements(oracle, x, seed)
+    if faults:
+        raise ValueError(f"oracle: {'; '.join(faults)}")
 
 
 class _Way(NamedTuple):
@@ -81,10 +81,12 @@ def disagreements(oracle: Any, x: Any, seed: int = 0) -> list[str]:
     aside = point + _ASIDE * (1 + np.abs(point)) * rng.standard_normal(point.shape)
     random = rng.standard_normal(point.shape)
     with np.errstate(all="ignore"):
-        found = _safely(_at, oracle, aside, random, seed)
-        if found is None:  # x is at the edge of what the oracle is defined on
-            found = _at(oracle, point, random, seed)
-    return ["its gradient at x is not finite"] if found is None else list(found)
+        faults = _safely(_at, oracle, aside, random, seed)
+        if faults is None:  # x may lie at the edge of the oracle's domain
+            faults = _at(oracle, point, random, seed)
+    if faults is None:
+        return ["its gradient at x is not finite"]
+    return list(faults)
 
 
 def _at(oracle: Any, x: Array, random: Array, seed: int) -> list[str] | None:
@@ -124,74 +126,73 @@ def _gradient(oracle: Any, x: Array, seed: int) -> Array:
 
 
 def _ways(gradient: Array, random: Array, batches: Iterator[Array]) -> list[_Way]:
-    """Along the gradient the whole of it is seen, along a random direction every coordinate."""
-    named = {"along a random direction": random / _norm(random)}
+    """The direction of the gradient, and a random direction, which involves every coordinate."""
+    directions = {"along a random direction": random / _norm(random)}
     norm = _norm(gradient)
     if norm > 0:
-        named = {"along the gradient": gradient / norm} | named
-    seen = np.array(
-        [[float(np.sum(each * way)) for way in named.values()] for each in batches]
-    )
-    errors = seen.std(axis=0, ddof=1) / np.sqrt(_BATCHES)
-    slopes = [float(np.sum(gradient * way)) for way in named.values()]
-    return [
-        *map(
-            _Way,
-            named,
-            named.values(),
-            slopes,
-            seen.mean(axis=0).tolist(),
-            errors.tolist(),
-        )
+        directions = {"along the gradient": gradient / norm} | directions
+    slopes = [
+        [float(np.sum(batch * way)) for way in directions.values()] for batch in batches
     ]
+    means = np.mean(slopes, axis=0)
+    errors = np.std(slopes, axis=0, ddof=1) / np.sqrt(_BATCHES)
+    ways = []
+    for i, (name, way) in enumerate(directions.items()):
+        ways.append(
+            _Way(
+                name,
+                way,
+                float(np.sum(gradient * way)),
+                float(means[i]),
+                float(errors[i]),
+            )
+        )
+    return ways
 
 
 def _of_values(oracle: Any, x: Array, gradient: Array, ways: list[_Way]) -> list[str]:
+    """Compare differences of the values with the gradient."""
     value = getattr(oracle, "value", None)
     if value is None or not getattr(oracle, "has_value", True):
         return []
-    typical = _norm(gradient) / np.sqrt(
-        gradient.size
-    )  # of the slope in a random direction
+    typical = _norm(gradient) / np.sqrt(gradient.size)  # slope in a random direction
     length = 1 + np.linalg.norm(x) / np.sqrt(x.size)
-    known = hasattr(oracle, "exact_gradient")
     for name, way, slope, _, spread in ways:
-        slopes = []
-        error = 0.0 if known else spread
+        error = 0.0 if hasattr(oracle, "exact_gradient") else spread
+        rises = []
+        agrees = False
         for step in (length * each for each in _STEPS):
-            ends = [
-                _numbers(_safely(value, x + sign * step * way)) for sign in (1, -1)
-            ]  # NaN where there is none
+            # NaN outside of the domain.
+            ends = [_numbers(_safely(value, x + sign * step * way)) for sign in (1, -1)]
             if any(end.size != 1 or not np.isfinite(end).all() for end in ends):
                 continue
             high, low = (float(end.reshape(())) for end in ends)
-            found = (high - low) / (2 * step)
+            rise = (high - low) / (2 * step)
             rounding = 8 * np.finfo(ends[0].dtype).eps * max(abs(high), abs(low)) / step
-            scale = max(abs(slope), abs(found))
+            scale = max(abs(slope), abs(rise))
             if rounding > _ROUGH * max(scale, typical):
                 continue
-            slopes.append(found)
+            rises.append(rise)
             if (
-                abs(found - slope)
+                abs(rise - slope)
                 <= _NEAR * (scale + 0.1 * typical) + _FAR * error + rounding
             ):
+                agrees = True
                 break
-        else:
-            if slopes:
-                rise = sorted(slopes)[len(slopes) // 2]
-                return [
-                    f"{name} its value rises by {rise:.3g} per unit, its gradient says {slope:.3g}{_guess(slope, rise)}"
-                ]
+        if rises and not agrees:
+            rise = sorted(rises)[len(rises) // 2]
+            return [
+                f"{name} its value rises by {rise:.3g} per unit, its gradient says {slope:.3g}{_guess(slope, rise)}"
+            ]
     return []
 
 
 def _of_samples(gradient: Array, ways: list[_Way]) -> list[str]:
+    """Compare mini-batches with the exact gradient."""
     for name, _, slope, mean, error in ways:
         if not np.isfinite(mean):
             return ["its mini-batches are not finite, where its gradient is"]
-        if (
-            mean == error == 0
-        ):  # nothing but zeros: what is rare may not have been drawn
+        if mean == error == 0:  # only zeros: rare samples may not have been drawn
             continue
         if abs(mean - slope) > _FAR * error + _NEAR * abs(slope) + 1e-9 * _norm(
             gradient
@@ -203,29 +204,28 @@ def _of_samples(gradient: Array, ways: list[_Way]) -> list[str]:
     return []
 
 
-def _guess(found: float, right: float) -> str:
-    """What may have been done, by the quotient."""
+def _guess(value: float, right: float) -> str:
+    """A likely cause of the disagreement, by the quotient."""
     guesses = {
         -1.0: " (the sign?)",
         2.0: " (a factor of 2?)",
         0.5: " (a factor of 2?)",
         _SIZE: " (a sum, not a mean?)",
     }
-    near = [
-        text
-        for ratio, text in guesses.items()
-        if abs(found - ratio * right) <= 0.05 * abs(ratio * right)
-    ]
-    return near[0] if near and right else ""
+    for ratio, text in guesses.items():
+        if right and abs(value - ratio * right) <= 0.05 * abs(ratio * right):
+            return text
+    return ""
 
 
 def _norm(gradient: Array) -> float:
-    size = float(
-        np.max(np.abs(gradient), initial=0.0)
-    )  # first: squares of large numbers overflow
-    return size * float(np.linalg.norm(gradient / size)) if size else 0.0
+    size = float(np.max(np.abs(gradient), initial=0.0))
+    if size == 0:
+        return 0.0
+    # Scaled first, because squares of large numbers overflow.
+    return size * float(np.linalg.norm(gradient / size))
 
 
 def _numbers(values: Any) -> Array:
-    found = np.asarray(values)
-    return found if found.dtype.kind == "f" else found.astype(float)
+    array = np.asarray(values)
+    return array if array.dtype.kind == "f" else array.astype(float)

@@ -13,12 +13,10 @@ from tiebreak.checks import whole
 from tiebreak.oracles.sampling import Array, Function, checked, known
 
 Indices: TypeAlias = NDArray[np.int64]
-#: Indices, and how often each occurs; None where every one stands for itself.
+#: Indices and their counts; None for counts of 1.
 Token: TypeAlias = tuple[Indices, Indices | None]
 
-_WORTH_A_CALL = (
-    64  # terms of a sum: below, calling the function costs more than they do
-)
+_WORTH_A_CALL = 64  # terms of a sum that cost more than calling the function
 
 
 class FiniteSum:
@@ -77,8 +75,11 @@ class FiniteSum:
         replace: bool = True,
         chunk: int = 2**16,
     ) -> None:
+        arguments = "x, i" if per_example else "x, indices"
+        if weighted:
+            arguments = "x, indices, weights"
         self._gradient = checked("gradient", gradient)
-        self._value = value if value is None else checked("value", value)
+        self._value = value if value is None else checked("value", value, arguments)
         if per_example and weighted:
             raise ValueError(
                 "per_example=True and weighted=True: a function of one index needs no weights; give one"
@@ -119,12 +120,10 @@ class FiniteSum:
 
     def _drawn(self, rng: Generator, size: int) -> Indices:
         """The indices of a batch, or, of one that is larger than n, how often each term is in it."""
+        if not self.replace and size >= self.n:
+            return self._all
         if not self.replace:
-            return (
-                self._all
-                if size >= self.n
-                else rng.choice(self.n, size, replace=False, shuffle=False)
-            )
+            return rng.choice(self.n, size, replace=False, shuffle=False)
         if size <= self.n:
             return rng.integers(self.n, size=size)
         return rng.multinomial(size, np.full(self.n, 1 / self.n))
@@ -191,12 +190,12 @@ class FiniteSum:
                 int(level) * self._sum(function, x, group)
                 for level, group in zip(levels, groups, strict=True)
             )
-        else:  # nearly every term has a count of its own: the least count of all, and the rest by binary digits
+        else:  # nearly all counts differ: take the least count for all terms, and the excess by binary digits
             least = int(levels[0])
-            rest = counts - levels[0]
+            excess = counts - levels[0]
             total = least * self._sum(function, x, indices)
-            for digit in range(int(rest.max()).bit_length()):
-                chosen = indices[rest >> digit & 1 == 1]
+            for digit in range(int(excess.max()).bit_length()):
+                chosen = indices[excess >> digit & 1 == 1]
                 if len(chosen):
                     total = total + 2**digit * self._sum(function, x, chosen)
         return total / int(counts.sum())
@@ -209,27 +208,21 @@ class FiniteSum:
             weights = np.full(indices.shape, 1 / indices.shape[-1])
         else:
             weights = counts / counts.sum(axis=-1, keepdims=True)
-        leading = (
-            x.shape[: x.ndim - len(self.shape)]
-            if self.vectorized and self.shape is not None
-            else ()
-        )
+        leading: tuple[int, ...] = ()
+        if self.vectorized and self.shape is not None:
+            leading = x.shape[: x.ndim - len(self.shape)]
         few = max(1, self.chunk // indices.shape[-1])
         if math.prod(leading) <= few:
             return self._pieces(function, x, indices, weights)
-        rows = x.reshape(-1, *x.shape[len(leading) :])
-        groups = [slice(start, start + few) for start in range(0, len(rows), few)]
-        own: list[Any] = [
-            [part[g] if part.ndim > 1 else part for part in (indices, weights)]
-            for g in groups
-        ]
-        found = np.concatenate(
-            [
-                self._pieces(function, rows[g], *each)
-                for g, each in zip(groups, own, strict=True)
-            ]
-        )
-        return found.reshape(*leading, *found.shape[1:])
+        points = x.reshape(-1, *x.shape[len(leading) :])
+        parts = []
+        for start in range(0, len(points), few):
+            group = slice(start, start + few)
+            terms = indices[group] if indices.ndim > 1 else indices
+            shares = weights[group] if weights.ndim > 1 else weights
+            parts.append(self._pieces(function, points[group], terms, shares))
+        values = np.concatenate(parts)
+        return values.reshape(*leading, *values.shape[1:])
 
     def _pieces(
         self, function: Function, x: Array, indices: Indices, weights: Array

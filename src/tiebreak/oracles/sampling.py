@@ -25,6 +25,7 @@ two methods is an oracle. What else the solver uses, where it is there:
 """
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -180,7 +181,7 @@ class Gaussian(Exact):
             )
         self.shape = None if shape is None else tuple(shape)
         self.per_sample = per_sample
-        # Per sample, drawing is the work: no more is drawn ahead than keeps the bookkeeping small beside it.
+        # Drawing every sample is the work: draw ahead only as much as keeps the bookkeeping small.
         self.samples_ahead = 2**19 if per_sample else None
 
     def bind(self, shape: tuple[int, ...]) -> "Gaussian":
@@ -261,7 +262,7 @@ def _mean_of_normals(rng: Generator, size: int, dimension: int) -> Array:
     """The mean of `size` standard normal vectors, every one drawn, in O(chunk) memory."""
     step = max(1, _CHUNK // dimension)
     total = np.zeros(dimension)
-    # Coordinates first, so that the sum runs along memory: summing columns of (size, 2) costs as much as drawing them.
+    # Coordinates first: the sum runs along memory, and summing columns would cost as much as drawing.
     chunk = np.empty((dimension, min(step, size)))
     for start in range(0, size, step):
         if size - start < chunk.shape[1]:
@@ -278,8 +279,17 @@ def known(value: Function | None) -> Function:
     return value
 
 
-def checked(name: str, function: Function) -> Function:
-    """A function that was given; TypeError, for the argument `name`, if it is none."""
+def checked(name: str, function: Function, arguments: str = "") -> Function:
+    """The function; TypeError, for the argument `name`, if it is none or cannot take the `arguments`."""
     if not callable(function):
         raise TypeError(f"{name}={function!r} must be a function")
+    try:
+        if arguments:
+            inspect.signature(function).bind(*arguments.split(", "))
+    except TypeError:
+        raise TypeError(
+            f"{name}={function!r} must be a function of ({arguments})"
+        ) from None
+    except ValueError:  # a builtin without a signature
+        pass
     return function

@@ -1,4 +1,4 @@
-"""From what a user gives to what the loop needs: every argument checked before anything is changed."""
+"""The arguments of :func:`tiebreak.minimize`, checked before anything is changed, and the state to start from."""
 
 import copy
 import os
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from tiebreak import methods
+from tiebreak.estimators import Estimator
 from tiebreak.files import FilePath
 from tiebreak.methods import Method
 from tiebreak.oracles import Array
@@ -44,42 +45,33 @@ def prepare(
     keep_iterates: bool,
     resume: Result | FilePath | None,
 ) -> Setup:
-    """Check every argument of :func:`tiebreak.minimize`; start afresh, or from the result or file `resume`."""
-    if budget is None and steps is None and resume is None:  # a plan knows
+    """Check every argument of :func:`tiebreak.minimize`; start a new run, or resume a result or a file."""
+    if budget is None and steps is None and resume is None:  # a plan has both
         budget = getattr(method, "budget", None)
         steps = getattr(method, "steps", None)
     budget = None if budget is None else limit("budget", budget)
     steps = None if steps is None else limit("steps", steps)
+    source = ""
     if resume is None:
         if budget is None and steps is None:
             raise ValueError(
                 "budget=None and steps=None: give at least one of them, a whole number ≥ 1"
             )
         chosen = methods.get("auto" if method is None else method)
-        state = _fresh(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
+        state = _new_state(x0, chosen, budget, steps, runs, seed, record, keep_iterates)
     else:
-        if isinstance(resume, Result):
-            state = copy.deepcopy(resume.state)
-            resume = "the result"
-        elif isinstance(resume, (str, os.PathLike)):
-            state = load_state(resume)
-        else:
-            raise TypeError(
-                f"resume={resume!r} must be a result, or the path of a saved one: result.save(path), then resume=path"
-            )
-        chosen = _resumed(state, resume, method, x0, runs, seed)
-        state.configuration.budget = (
-            state.configuration.budget if budget is None else budget
-        )
-        state.configuration.steps = (
-            state.configuration.steps if steps is None else steps
-        )
+        state, source = _loaded(resume)
+        chosen = _resumed_method(state, source, method)
+        _check_repeated(state, source, x0, runs, seed)
+        _check_memory(state, source, chosen)
+        if budget is not None:
+            state.configuration.budget = budget
+        if steps is not None:
+            state.configuration.steps = steps
     c = state.configuration
-    levels = [
-        Level(n, o, c.shape, np.dtype(c.dtype))
-        for n, o in (("upper", upper), ("lower", lower))
-    ]
-    if "lower_value" in chosen.needs and not levels[1].has_value:
+    above = Level("upper", upper, c.shape, np.dtype(c.dtype))
+    below = Level("lower", lower, c.shape, np.dtype(c.dtype))
+    if "lower_value" in chosen.needs and not below.has_value:
         raise ValueError(
             f"the rule of {chosen.name!r} needs the lower objective's value: give the lower oracle `value=`"
         )
@@ -87,28 +79,20 @@ def prepare(
         raise ValueError(
             f"the schedule of {chosen.name!r} sets no step_size: give it one, a number > 0 or a law"
         )
-    lost = [
-        n
-        for n in MEASURES
-        if n in state.history and n not in Measurer(chosen, *levels).known
-    ]
-    if lost:
-        raise ValueError(
-            f"the oracles no longer give {', '.join(lost)}, which the history of {os.fspath(resume or '')!r} holds: "
-            "give them `value` and `exact_gradient` as they had before"
-        )
     if resume is not None:
-        for level in levels:
-            _fits(level, state, resume)
+        _check_oracles(above, below, chosen, state, source)
     cost = first_cost(chosen)
     if c.budget is not None and c.budget < cost:
         raise ValueError(
             f"budget={c.budget!r} must be at least {cost}, the cost of the first step of {chosen.name}"
         )
-    return Setup(levels[0], levels[1], chosen, c, state)
+    return Setup(above, below, chosen, c, state)
 
 
-def _fresh(
+# ----------------------------------------------------------------------------------------------------- a new run
+
+
+def _new_state(
     x0: Any,
     method: Method,
     budget: int | None,
@@ -119,7 +103,6 @@ def _fresh(
     keep_iterates: bool,
 ) -> State:
     start = _point(x0)
-    single = runs is None
     numbers = _runs(runs)
     sequence = _seed(seed)
     configuration = Configuration(
@@ -130,7 +113,7 @@ def _fresh(
         entropy=sequence.entropy,
         spawn_key=sequence.spawn_key,
         runs=numbers,
-        single=single,
+        single=runs is None,
         record=_record(record, budget),
         keep_iterates=bool(keep_iterates),
         budget=budget,
@@ -138,13 +121,9 @@ def _fresh(
     )
     count = len(numbers)
     x = np.repeat(start.reshape(1, -1), count, axis=0)
-    zeros = [np.zeros(count, dtype=np.int64) for _ in range(4)]
-    remembered = [
-        tuple(
-            np.array(np.broadcast_to(column, count), dtype=np.float64)
-            for column in method.begin(np.zeros(count))
-        )
-        for _ in range(2)
+    counts = np.zeros(count, dtype=np.int64)
+    memory = [
+        np.broadcast_to(column, count) for column in method.begin(np.zeros(count))
     ]
     return State(
         configuration=configuration,
@@ -156,155 +135,18 @@ def _fresh(
         start=start.reshape(-1),
         x=x,
         selected=x.copy(),
-        selected_step=zeros[0],
-        steps=zeros[1],
-        upper_calls=zeros[2],
-        lower_calls=zeros[3],
+        selected_step=counts.copy(),
+        steps=counts.copy(),
+        upper_calls=counts.copy(),
+        lower_calls=counts.copy(),
         status=["RUNNING"] * count,
         faults={},
         history={},
         last_measures={},
         selected_measures={},
-        rule=remembered[0],
-        selected_rule=remembered[1],
+        rule=tuple(np.array(column, np.float64) for column in memory),
+        selected_rule=tuple(np.array(column, np.float64) for column in memory),
     )
-
-
-def _fits(level: Level, state: State, path: Any) -> None:
-    """See that the objective takes the points of the run that is resumed; exact, and not charged."""
-    look = level.exact if level.has_exact else level.value if level.has_value else None
-    try:
-        with np.errstate(all="ignore"):
-            if look is not None:
-                look(state.start[None])
-    except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"{level.name} cannot be evaluated at the start of {os.fspath(path)!r}, of shape {level.shape}: {error}. "
-            "It must be the objective of that run"
-        ) from error
-
-
-def _record(given: Any, budget: int | None) -> str | int | tuple[int, ...] | None:
-    if given is None or (isinstance(given, str) and given == "log"):
-        return given
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
-        return given
-    if not isinstance(given, (list, tuple, np.ndarray)):
-        raise ValueError(
-            f"record={given!r} must be 'log', a whole number n ≥ 1 (every n-th step), call counts that grow, or None"
-        )
-    counts = tuple(limit("record", count) for count in given)
-    if (
-        not counts
-        or list(counts) != sorted(set(counts))
-        or counts[-1] > (budget or counts[-1])
-    ):
-        most = "" if budget is None else f", at most the budget, {budget}"
-        raise ValueError(f"record={given!r} must be call counts that grow{most}")
-    return counts
-
-
-def _resumed(
-    state: State, path: Any, method: Any, x0: Any, runs: Any, seed: Any
-) -> Method:
-    """The method to go on with; whatever was given again must be what it was."""
-    c = state.configuration
-    given = method
-    if method is None:
-        named = [m for m in methods.NAMED.values() if m.name == c.method]
-        if not named:
-            raise ValueError(
-                f"method=None: {os.fspath(path)!r} was made with {c.method!r}, a method of your own; give it again"
-            )
-        method = named[0]
-    chosen = methods.get(method)
-    if chosen.name != c.method:
-        raise ValueError(
-            f"method={chosen.name!r} must be {c.method!r}, which {os.fspath(path)!r} was made with"
-        )
-    if _fingerprint(chosen) != c.fingerprint:
-        again = (
-            "method=None: give it again"
-            if given is None
-            else f"method={chosen.name!r} is another one"
-        )
-        raise ValueError(
-            f"{again}; {os.fspath(path)!r} was made with a {c.method} of another rule, estimator or schedule"
-        )
-    if x0 is not None and np.shape(x0) != c.shape:
-        raise ValueError(
-            f"x0 has shape {np.shape(x0)}; {os.fspath(path)!r} has {c.shape}. Leave it out to resume"
-        )
-    if x0 is not None and not np.array_equal(_point(x0).reshape(-1), state.start):
-        raise ValueError(
-            f"x0 differs from the start of {os.fspath(path)!r}. Leave it out to resume"
-        )
-    if runs is not None and _runs(runs) != c.runs:
-        raise ValueError(
-            f"runs={runs!r} must be those of {os.fspath(path)!r}, {list(c.runs)}. Leave it out to resume"
-        )
-    if seed is not None and (_seed(seed).entropy, _seed(seed).spawn_key) != (
-        c.entropy,
-        c.spawn_key,
-    ):
-        raise ValueError(
-            f"seed={seed!r} must be that of {os.fspath(path)!r}, {c.entropy!r}. Leave it out to resume"
-        )
-    _check_memory(state, path, chosen)
-    return chosen
-
-
-def _check_memory(state: State, path: Any, method: Method) -> None:
-    """Raise unless the file remembers what the method's estimator is going to ask for."""
-    there = len(state.rule)
-    asked = len(method.begin(np.zeros(1)))
-    if there != asked:
-        raise ValueError(
-            f"{os.fspath(path)!r} remembers {there} numbers for the rule of {method.name}; it has {asked}"
-        )
-    rows = state.x[state.alive]
-    twice = method.estimator.evaluations == 2
-    for level, memory in state.memory.items():
-        begun = method.estimator.begin(level, 0 * rows, 0 * rows[:, :1])
-        needed = [_kind(array) for array in ((rows, *begun) if twice else begun)]
-        kept = [_kind(array) for array in memory or ()]
-        if kept != needed and not (memory is None and state.k == 0):
-            raise ValueError(
-                f"{os.fspath(path)!r} remembers {kept} for the {level} level; "
-                f"{type(method.estimator).__name__} needs {needed}"
-            )
-
-
-def _kind(values: Any) -> str:
-    """The kind of numbers in an array, and its shape."""
-    array = np.asarray(values)
-    kinds = {"f": "real numbers", "i": "whole numbers", "u": "whole numbers"}
-    return f"{kinds.get(array.dtype.kind, array.dtype.name)} of shape {array.shape}"
-
-
-def _fingerprint(method: Method) -> list[Any]:
-    """What tells two methods apart without comparing functions: names, power laws, first values of all other laws."""
-    rule = getattr(method.rule, "__qualname__", type(method.rule).__qualname__)
-    first = method.schedule.at(0).named()
-    laws = {name: getattr(method.schedule, name, None) for name in first}
-    return [
-        rule,
-        _named(method.estimator),
-        {n: repr(w) if isinstance(w, Power) else first[n] for n, w in laws.items()},
-    ]
-
-
-def _named(estimator: Any) -> Any:
-    """An estimator's kind, and those of its own settings that are not the default and can be compared."""
-    kind = type(estimator).__qualname__
-    settings: dict[str, Any] = {}
-    for field in fields(estimator) if is_dataclass(estimator) else ():
-        value = getattr(estimator, field.name)
-        if hasattr(value, "update"):
-            settings[field.name] = _named(value)
-        elif isinstance(value, (bool, int, str)) and value != field.default:
-            settings[field.name] = value
-    return [kind, settings] if settings else kind
 
 
 def _point(x0: Any) -> Array:
@@ -322,27 +164,25 @@ def _point(x0: Any) -> Array:
             f"x0 has shape {start.shape}; it must hold at least one number"
         )
     if not np.isfinite(start).all():
-        where = int(np.flatnonzero(~np.isfinite(start.reshape(-1)))[0])
+        place = int(np.flatnonzero(~np.isfinite(start.reshape(-1)))[0])
         raise ValueError(
-            f"x0 must be finite; number {where} of it is {start.reshape(-1)[where]}"
+            f"x0 must be finite; number {place} of it is {start.reshape(-1)[place]}"
         )
     return start
 
 
 def _runs(runs: Any) -> tuple[int, ...]:
+    """The numbers of the runs."""
+    legal = "a whole number ≥ 1, or the numbers of the runs wanted"
     if runs is None:
         return (0,)
     if isinstance(runs, (int, np.integer)) and not isinstance(runs, bool):
         if runs < 1:
-            raise ValueError(
-                f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted"
-            )
+            raise ValueError(f"runs={runs!r} must be {legal}")
         return tuple(range(int(runs)))
     if not isinstance(runs, (Sequence, range, np.ndarray)) or isinstance(runs, str):
-        raise TypeError(
-            f"runs={runs!r} must be a whole number ≥ 1, or the numbers of the runs wanted"
-        )
-    numbers = tuple(int(r) for r in runs)
+        raise TypeError(f"runs={runs!r} must be {legal}")
+    numbers = tuple(map(int, runs))
     if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
         raise ValueError(
             f"runs={runs!r} must be different whole numbers ≥ 0, at least one"
@@ -359,3 +199,166 @@ def _seed(seed: Any) -> SeedSequence:
         raise ValueError(
             f"seed={seed!r} must be a whole number ≥ 0, a sequence of them, a SeedSequence or None"
         ) from None
+
+
+def _record(record: Any, budget: int | None) -> str | int | tuple[int, ...] | None:
+    if record is None or (isinstance(record, str) and record == "log"):
+        return record
+    if isinstance(record, int) and not isinstance(record, bool) and record >= 1:
+        return record
+    if not isinstance(record, (list, tuple, np.ndarray)):
+        raise ValueError(
+            f"record={record!r} must be 'log', a whole number n ≥ 1 (every n-th step), call counts that grow, or None"
+        )
+    counts = tuple(limit("record", count) for count in record)
+    grows = bool(counts) and list(counts) == sorted(set(counts))
+    if not grows or (budget is not None and counts[-1] > budget):
+        most = "" if budget is None else f", at most the budget, {budget}"
+        raise ValueError(f"record={record!r} must be call counts that grow{most}")
+    return counts
+
+
+# ------------------------------------------------------------------------------------------------- a resumed run
+
+
+def _loaded(resume: Any) -> tuple[State, str]:
+    """The state to resume, and a name of its source for messages."""
+    if isinstance(resume, Result):
+        return copy.deepcopy(resume.state), "the result"
+    if isinstance(resume, (str, os.PathLike)):
+        return load_state(resume), os.fspath(resume)
+    raise TypeError(
+        f"resume={resume!r} must be a result, or the path of a saved one: result.save(path), then resume=path"
+    )
+
+
+def _resumed_method(state: State, source: str, method: Any) -> Method:
+    """The method to go on with: the one that made the state."""
+    c = state.configuration
+    named = method is None
+    if method is None:
+        rows = [row for row in methods.NAMED.values() if row.name == c.method]
+        if not rows:
+            raise ValueError(
+                f"method=None: {source!r} was made with {c.method!r}, a method of your own; give it again"
+            )
+        method = rows[0]
+    chosen = methods.get(method)
+    if chosen.name != c.method:
+        raise ValueError(
+            f"method={chosen.name!r} must be {c.method!r}, which {source!r} was made with"
+        )
+    if _fingerprint(chosen) != c.fingerprint:
+        remedy = (
+            "method=None: give it again"
+            if named
+            else f"method={chosen.name!r} is another one"
+        )
+        raise ValueError(
+            f"{remedy}; {source!r} was made with a {c.method} of another rule, estimator or schedule"
+        )
+    return chosen
+
+
+def _check_repeated(state: State, source: str, x0: Any, runs: Any, seed: Any) -> None:
+    """Arguments that are given again must be what they were."""
+    c = state.configuration
+    remedy = "Leave it out to resume"
+    if x0 is not None and np.shape(x0) != c.shape:
+        raise ValueError(
+            f"x0 has shape {np.shape(x0)}; {source!r} has {c.shape}. {remedy}"
+        )
+    if x0 is not None and not np.array_equal(_point(x0).reshape(-1), state.start):
+        raise ValueError(f"x0 differs from the start of {source!r}. {remedy}")
+    if runs is not None and _runs(runs) != c.runs:
+        raise ValueError(
+            f"runs={runs!r} must be those of {source!r}, {list(c.runs)}. {remedy}"
+        )
+    if seed is not None:
+        sequence = _seed(seed)
+        if (sequence.entropy, sequence.spawn_key) != (c.entropy, c.spawn_key):
+            raise ValueError(
+                f"seed={seed!r} must be that of {source!r}, {c.entropy!r}. {remedy}"
+            )
+
+
+def _check_memory(state: State, source: str, method: Method) -> None:
+    """Raise unless the state holds the memory of the method's rule and estimator."""
+    stored = len(state.rule)
+    needed = len(method.begin(np.zeros(1)))
+    if stored != needed:
+        raise ValueError(
+            f"{source!r} remembers {stored} numbers for the rule of {method.name}; it has {needed}"
+        )
+    rows = state.x[state.alive]
+    for level, memory in state.memory.items():
+        if memory is None and state.k == 0:
+            continue
+        begun = method.estimator.begin(level, 0 * rows, 0 * rows[:, :1])
+        if method.estimator.evaluations == 2:
+            begun = (rows, *begun)
+        expected = list(map(_kind, begun))
+        kinds = list(map(_kind, memory or ()))
+        if kinds != expected:
+            raise ValueError(
+                f"{source!r} remembers {kinds} for the {level} level; "
+                f"{type(method.estimator).__name__} needs {expected}"
+            )
+
+
+def _check_oracles(
+    upper: Level, lower: Level, method: Method, state: State, source: str
+) -> None:
+    """Raise unless the oracles take the points of the run, and provide the measures of its history; not charged."""
+    available = Measurer(method, upper, lower).available
+    lost = [
+        name for name in MEASURES if name in state.history and name not in available
+    ]
+    if lost:
+        raise ValueError(
+            f"the oracles no longer give {', '.join(lost)}, which the history of {source!r} holds: "
+            "give them `value` and `exact_gradient` as they had before"
+        )
+    for level in (upper, lower):
+        try:
+            with np.errstate(all="ignore"):
+                if level.has_exact:
+                    level.exact(state.start[None])
+                elif level.has_value:
+                    level.value(state.start[None])
+        except (ValueError, IndexError) as error:
+            raise ValueError(
+                f"{level.name} cannot be evaluated at the start of {source!r}, of shape {level.shape}: {error}. "
+                "It must be the objective of that run"
+            ) from error
+
+
+def _kind(values: Any) -> str:
+    """The kind of numbers in an array, and its shape."""
+    array = np.asarray(values)
+    kinds = {"f": "real numbers", "i": "whole numbers", "u": "whole numbers"}
+    return f"{kinds.get(array.dtype.kind, array.dtype.name)} of shape {array.shape}"
+
+
+def _fingerprint(method: Method) -> list[Any]:
+    """What tells two methods apart without comparing functions: names, power laws, first values of all other laws."""
+    rule = getattr(method.rule, "__qualname__", type(method.rule).__qualname__)
+    laws: dict[str, Any] = method.schedule.at(0).named()
+    for name in laws:
+        law = getattr(method.schedule, name, None)
+        if isinstance(law, Power):
+            laws[name] = repr(law)
+    return [rule, _named(method.estimator), laws]
+
+
+def _named(estimator: Any) -> Any:
+    """An estimator's kind, and those of its own settings that are not the default and can be compared."""
+    kind = type(estimator).__qualname__
+    settings: dict[str, Any] = {}
+    for field in fields(estimator) if is_dataclass(estimator) else ():
+        value = getattr(estimator, field.name)
+        if isinstance(value, Estimator):
+            settings[field.name] = _named(value)
+        elif isinstance(value, (bool, int, str)) and value != field.default:
+            settings[field.name] = value
+    return [kind, settings] if settings else kind

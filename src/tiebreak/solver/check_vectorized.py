@@ -1,4 +1,4 @@
-"""Whether a rule or an estimator of one's own keeps runs apart.
+"""Whether a user's rule or estimator keeps runs apart.
 
 Runs are rows of one array, and run 3 is to be the same run whatever runs beside it. A norm or a mean that is taken of
 all rows breaks that without a word. So before several runs begin, what is not the library's own is tried on made-up
@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.estimators.contract import LEVELS
+from tiebreak.estimators.contract import LEVELS, Estimator
 from tiebreak.methods import Method
 
-_CLOSE = 1e-3  # a row that depends on another is off by more; one that is summed in another order by far less
+_CLOSE = (
+    1e-3  # coupled rows differ by more; another order of summation changes far less
+)
 
 
-def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
+def check_runs_are_independent(method: Method, dimension: int, dtype: Any) -> None:
     """Raise ValueError if what is made of one run depends on the run beside it.
 
     Examples
@@ -24,7 +26,7 @@ def kept_apart(method: Method, dimension: int, dtype: Any) -> None:
     >>> from tiebreak.methods import sdbgd
     >>> def rule(fg, gg): return gg.mean()
     >>> rule.__module__ = "mine"  # what is the library's is not tried
-    >>> kept_apart(sdbgd.replace(rule=rule), 2, np.float64)
+    >>> check_runs_are_independent(sdbgd.replace(rule=rule), 2, np.float64)
     Traceback (most recent call last):
     ...
     ValueError: the rule of 'SDBGD': λ of a run depends on the runs beside it. It sees arrays with a value for each \
@@ -54,7 +56,7 @@ def _own(part: Any) -> bool:
         else ()
     )
     return not module.startswith("tiebreak.") or any(
-        _own(one) for one in inner if hasattr(one, "update")
+        _own(one) for one in inner if isinstance(one, Estimator)
     )
 
 
@@ -63,9 +65,9 @@ def _mixes(made: Callable[[int], list[Any]]) -> bool:
     try:
         with np.errstate(all="ignore"):
             alone, again, together = (
-                [np.asarray(found)[0] for found in made(rows)] for rows in (1, 1, 2)
+                [np.asarray(value)[0] for value in made(rows)] for rows in (1, 1, 2)
             )
-    except Exception:  # what it cannot stand is told where it is run
+    except Exception:  # the run itself reports such an error
         return False
     return _agree(alone, again) and not _agree(alone, together)
 
@@ -80,7 +82,7 @@ def _agree(first: list[Any], second: list[Any]) -> bool:
 def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[Any]:
     """Two estimates of each level, of so many rows."""
     rng = np.random.default_rng(0)
-    found = []
+    values = []
     for level in LEVELS:
         memory = method.estimator.begin(
             level, np.zeros((rows, dimension), dtype), np.zeros((rows, 1), dtype)
@@ -88,25 +90,25 @@ def _estimates(method: Method, rows: int, dimension: int, dtype: Any) -> list[An
         for k in (0, 1):
             fresh, before = rng.normal(size=(2, 2, dimension)).astype(dtype)[:, :rows]
             once = k == 0 or method.estimator.evaluations == 1
-            given = level, fresh, fresh if once else before, memory, method.at(k)
-            estimate, memory = method.estimator.update(*given)
-            found.append(estimate)
-    return found
+            arguments = level, fresh, fresh if once else before, memory, method.at(k)
+            estimate, memory = method.estimator.update(*arguments)
+            values.append(estimate)
+    return values
 
 
 def _multipliers(method: Method, rows: int) -> list[Any]:
     """λ of two steps, of so many rows."""
     rng = np.random.default_rng(0)
-    found = []
+    values = []
     memory = method.begin(np.zeros(rows))
     for k in (0, 1):
         fg = rng.normal(size=2)[:rows]
         gg = rng.uniform(1, 2, size=2)[:rows]
         measured = {name: rng.uniform(1, 2, size=2)[:rows] for name in method.measured}
-        given = method.arguments(method.at(k)) | measured
+        arguments = method.arguments(method.at(k)) | measured
         if method.remembers:
-            multiplier, memory = method.applied(fg, gg, given, memory)
+            multiplier, memory = method.applied(fg, gg, arguments, memory)
         else:
-            multiplier = method.multiplier(fg, gg, given)
-        found.append(multiplier)
-    return found
+            multiplier = method.multiplier(fg, gg, arguments)
+        values.append(multiplier)
+    return values

@@ -1,4 +1,4 @@
-"""A run, whole: what a result is read from and what a resumed run starts from. Saved as one file, without pickles."""
+"""The whole state of a run: a result is made of it, and a resumed run starts from it. Saved as one file, without pickles."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _FORMAT = 1
 
 @dataclass
 class Configuration:
-    """What was asked for; everything that must stay the same when a run is resumed."""
+    """The arguments of a run, which stay the same when it is resumed."""
 
     method: str
     fingerprint: list[Any]
@@ -59,19 +59,14 @@ class State:
     history: dict[str, NDArray[Any]]
     last_measures: dict[str, NDArray[Any]]
     selected_measures: dict[str, NDArray[Any]]
-    chosen: dict[str, NDArray[Any]] = field(
-        default_factory=dict
-    )  # what a rule with a memory tells people
+    # The numbers that a rule with a memory chose, by name.
+    chosen: dict[str, NDArray[Any]] = field(default_factory=dict)
     elapsed: float = 0.0
-    start_measures: dict[str, NDArray[Any]] = field(
-        default_factory=dict
-    )  # f and g at x_0, as far as they are known
-    rule: tuple[
-        NDArray[np.float64], ...
-    ] = ()  # what a rule with a memory remembers, of every run
-    selected_rule: tuple[
-        NDArray[np.float64], ...
-    ] = ()  # and what it did at the selected iterate
+    # f and g at x_0, if the oracles provide values.
+    start_measures: dict[str, NDArray[Any]] = field(default_factory=dict)
+    # The memory of the rule, of every run, at the last and at the selected iterate.
+    rule: tuple[NDArray[np.float64], ...] = ()
+    selected_rule: tuple[NDArray[np.float64], ...] = ()
 
     _ARRAYS = (
         "start",
@@ -90,124 +85,118 @@ class State:
         "chosen",
     )
     _RULES = ("rule", "selected_rule")
+    _META = ("k", "weight", "alive", "streams", "status", "elapsed")
 
     def save(self, path: FilePath) -> None:
         """Write atomically: `path` is the old file or the new one, never a part."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in self._ARRAYS}
         for table in self._TABLES:
-            arrays |= {
-                f"{table}.{name}": column
-                for name, column in getattr(self, table).items()
-            }
+            for name, column in getattr(self, table).items():
+                arrays[f"{table}.{name}"] = column
+        memories = {f"memory.{level}": memory for level, memory in self.memory.items()}
+        memories |= {name: getattr(self, name) for name in self._RULES}
+        for name, memory in memories.items():
+            arrays |= {f"{name}.{i}": array for i, array in enumerate(memory or ())}
+        lengths: dict[str, int | None] = {}
         for level, memory in self.memory.items():
-            arrays |= {
-                f"memory.{level}.{i}": array for i, array in enumerate(memory or ())
-            }
-        for name in self._RULES:
-            arrays |= {
-                f"{name}.{i}": array for i, array in enumerate(getattr(self, name))
-            }
+            lengths[level] = None if memory is None else len(memory)
+        if self.rule:
+            lengths["rule"] = len(self.rule)
         meta = {"format": _FORMAT, "configuration": asdict(self.configuration)}
+        meta |= {name: getattr(self, name) for name in self._META}
         meta |= {
-            name: getattr(self, name)
-            for name in ("k", "weight", "alive", "streams", "status", "elapsed")
+            "made_by": stamp(),
+            "faults": list(self.faults.items()),
+            "memory": lengths,
         }
-        meta["made_by"] = stamp()
-        meta["faults"] = list(self.faults.items())
-        lengths = {
-            level: None if memory is None else len(memory)
-            for level, memory in self.memory.items()
-        }
-        meta["memory"] = lengths | ({"rule": len(self.rule)} if self.rule else {})
         with atomic(path) as file:
             np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
 
     def result(self) -> Result:
-        """What a user sees of it."""
+        """The result of the run."""
         c = self.configuration
-
-        def take(values: Any) -> Any:
-            first = values[0] if c.single else values
-            return first.item() if isinstance(first, np.generic) else first
-
-        def point(
-            x: Array, step: NDArray[np.int64], measures: dict[str, NDArray[Any]]
-        ) -> Point:
-            known = {
-                name: take(measures[name]) for name in MEASURES if name in measures
-            }
-            points = x.reshape(len(c.runs), *c.shape)
-            return Point(points[0, ...] if c.single else points, take(step), **known)
-
-        status = [Status[name] for name in self.status]
-        seed = (
-            c.entropy
-            if not c.spawn_key
-            else SeedSequence(c.entropy, spawn_key=c.spawn_key)
-        )
+        seed = c.entropy
+        if c.spawn_key:
+            seed = SeedSequence(c.entropy, spawn_key=c.spawn_key)
+        start = np.repeat(self.start[None], len(c.runs), axis=0)
         return Result(
-            last=point(self.x, self.steps, self.last_measures),
-            selected=point(self.selected, self.selected_step, self.selected_measures),
-            status=take(status),
-            steps=take(self.steps),
-            upper_calls=take(self.upper_calls),
-            lower_calls=take(self.lower_calls),
+            last=self._point(self.x, self.steps, self.last_measures),
+            selected=self._point(
+                self.selected, self.selected_step, self.selected_measures
+            ),
+            status=self._of_runs([Status[name] for name in self.status]),
+            steps=self._of_runs(self.steps),
+            upper_calls=self._of_runs(self.upper_calls),
+            lower_calls=self._of_runs(self.lower_calls),
             history=self._history(),
             method=c.method,
             seed=seed,
             elapsed=self.elapsed,
             faults=self.faults,
-            chosen={name: take(column) for name, column in self.chosen.items()},
-            start=point(
-                np.repeat(self.start[None], len(c.runs), axis=0),
-                0 * self.steps,
-                self.start_measures,
-            ),
+            chosen={
+                name: self._of_runs(column) for name, column in self.chosen.items()
+            },
+            start=self._point(start, 0 * self.steps, self.start_measures),
             state=self,
+        )
+
+    def _of_runs(self, values: Any) -> Any:
+        """A value for each run; of a single run without an axis for runs, the value itself."""
+        if not self.configuration.single:
+            return values
+        return values[0].item() if isinstance(values[0], np.generic) else values[0]
+
+    def _point(
+        self, x: Array, step: NDArray[np.int64], measures: dict[str, NDArray[Any]]
+    ) -> Point:
+        c = self.configuration
+        points = x.reshape(len(c.runs), *c.shape)
+        columns = {
+            name: self._of_runs(measures[name]) for name in MEASURES if name in measures
+        }
+        return Point(
+            points[0, ...] if c.single else points, self._of_runs(step), **columns
         )
 
     def _history(self) -> History:
         c = self.configuration
         rows = dict(self.history)
         if c.record is not None:  # the last iterate closes the history
-            alive = np.isin(np.arange(len(c.runs)), self.alive)
-            calls = [
-                int(array[self.alive[0]]) if self.alive else 0
-                for array in (self.upper_calls, self.lower_calls)
-            ]
-            last: dict[str, Any] = {
-                "step": self.k,
-                "upper_calls": calls[0],
-                "lower_calls": calls[1],
-            }
-            last["multiplier"] = np.full(len(c.runs), np.nan)
-            last |= {
-                name: np.where(alive, column, np.nan)
-                for name, column in self.last_measures.items()
-            }
-            if c.keep_iterates:
-                last["x"] = np.where(alive[:, None], self.x, np.nan)
-            unknown = np.full(len(c.runs), np.nan)
+            last = self._last_row()
             if not rows:
                 rows = {name: np.array([value]) for name, value in last.items()}
             elif self.alive:
-                rows = {
-                    name: np.concatenate([rows[name], [last.get(name, unknown)]])
-                    for name in rows
-                }
-        shared = [
-            rows.pop(n, np.zeros(0, dtype=np.int64))
-            for n in ("step", "upper_calls", "lower_calls")
-        ]
+                unknown = np.full(len(c.runs), np.nan)
+                for name, column in rows.items():
+                    rows[name] = np.concatenate([column, [last.get(name, unknown)]])
+        nothing = np.zeros(0, dtype=np.int64)
+        step, upper_calls, lower_calls = (
+            rows.pop(name, nothing) for name in ("step", "upper_calls", "lower_calls")
+        )
         x = rows.pop("x", None)
         if x is not None:
             x = x.reshape(len(x), len(c.runs), *c.shape)
             x = x[:, 0] if c.single else x
-        order = ("multiplier", *MEASURES)
-        columns = {name: rows[name] for name in order if name in rows}
+        columns = {
+            name: rows[name] for name in ("multiplier", *MEASURES) if name in rows
+        }
         return History(
-            shared[0], shared[1], shared[2], columns, c.runs, self.steps, x, c.single
+            step, upper_calls, lower_calls, columns, c.runs, self.steps, x, c.single
         )
+
+    def _last_row(self) -> dict[str, Any]:
+        """The last iterate as a row of the history, NaN for runs that ended before."""
+        runs = len(self.configuration.runs)
+        alive = np.isin(np.arange(runs), self.alive)
+        last: dict[str, Any] = {"step": self.k}
+        for name in ("upper_calls", "lower_calls"):
+            last[name] = int(getattr(self, name)[self.alive[0]]) if self.alive else 0
+        last["multiplier"] = np.full(runs, np.nan)
+        for name, column in self.last_measures.items():
+            last[name] = np.where(alive, column, np.nan)
+        if self.configuration.keep_iterates:
+            last["x"] = np.where(alive[:, None], self.x, np.nan)
+        return last
 
 
 def load(path: FilePath) -> Result:
@@ -228,72 +217,68 @@ def load(path: FilePath) -> Result:
 
 
 def load_state(path: FilePath) -> State:
-    """Read what :meth:`State.save` wrote, and make sure of all of it: a run must not find out after hours."""
+    """Read a file of :meth:`State.save`, and check all of it before a run goes on from it."""
+    name = os.fspath(path)
     with open(regular(path), "rb") as raw:
         try:
             with np.load(raw, allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
-                arrays = {name: file[name] for name in file.files if name != "meta"}
+                arrays = {key: file[key] for key in file.files if key != "meta"}
         except (
             Exception
-        ) as error:  # a damaged archive can make its reader raise almost anything
+        ) as error:  # the reader of a damaged archive can raise almost anything
             wrong = f"{type(error).__name__}: {error}"
             raise ValueError(
-                f"{os.fspath(path)!r} is not a result saved by tiebreak, or not all of one ({wrong})"
+                f"{name!r} is not a result saved by tiebreak, or not all of one ({wrong})"
             ) from None
-    found = meta.get("format") if isinstance(meta, dict) else None
-    if found != _FORMAT:
+    version = meta.get("format") if isinstance(meta, dict) else None
+    if version != _FORMAT:
         raise ValueError(
-            f"{os.fspath(path)!r} has format {found!r}; this version reads format {_FORMAT}"
+            f"{name!r} has format {version!r}; this version reads format {_FORMAT}"
         )
     try:
         state = _assembled(meta, arrays)
         check(state)
     except KeyError as error:
         raise ValueError(
-            f"{os.fspath(path)!r} was not saved by tiebreak: there is no {error.args[0]!r} in it"
+            f"{name!r} was not saved by tiebreak: there is no {error.args[0]!r} in it"
         ) from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(
-            f"{os.fspath(path)!r} was not saved by tiebreak: {error}"
-        ) from None
+        raise ValueError(f"{name!r} was not saved by tiebreak: {error}") from None
     return state
 
 
 def _assembled(meta: dict[str, Any], arrays: dict[str, Any]) -> State:
+    """The state of a file's contents, unchecked."""
     if not isinstance(meta["made_by"], dict):
         raise ValueError(f"made_by={meta['made_by']!r} must be an object")
     c = dict(meta["configuration"])
-    c |= {name: tuple(c[name]) for name in ("shape", "spawn_key", "runs")}
-    c |= {"record": tuple(c["record"])} if isinstance(c.get("record"), list) else {}
-    tables: dict[str, Any] = {
-        table: {
-            n.removeprefix(f"{table}."): a
-            for n, a in arrays.items()
-            if n.startswith(f"{table}.")
-        }
-        for table in State._TABLES
-    }
+    for name in ("shape", "spawn_key", "runs"):
+        c[name] = tuple(c[name])
+    if isinstance(c.get("record"), list):
+        c["record"] = tuple(c["record"])
+
+    def columns(name: str, count: int) -> Memory:
+        return tuple(arrays[f"{name}.{i}"] for i in range(count))
+
+    tables: dict[str, Any] = {table: {} for table in State._TABLES}
+    for name, array in arrays.items():
+        table, _, column = name.partition(".")
+        if table in tables and column:
+            tables[table][column] = array
     counts = dict(meta["memory"])
-    rule = counts.pop("rule", 0)  # not there, where a rule has no memory
-    memory = {
-        level: None
-        if count is None
-        else tuple(arrays[f"memory.{level}.{i}"] for i in range(count))
-        for level, count in counts.items()
-    }
-    remembered: dict[str, Any] = {
-        name: tuple(arrays[f"{name}.{i}"] for i in range(rule)) for name in State._RULES
-    }
+    rule_count = counts.pop("rule", 0)  # missing if the rule has no memory
+    memory: dict[str, Memory | None] = {}
+    for level, count in counts.items():
+        memory[level] = None if count is None else columns(f"memory.{level}", count)
+    values: dict[str, Any] = {name: columns(name, rule_count) for name in State._RULES}
+    values |= {name: meta[name] for name in State._META}
+    values |= {name: arrays[name] for name in State._ARRAYS}
+    faults = {int(run): text for run, text in meta["faults"]}
     return State(
         configuration=Configuration(**c),
         memory=memory,
-        **remembered,
-        faults={int(run): text for run, text in meta["faults"]},
-        **{
-            name: meta[name]
-            for name in ("k", "weight", "alive", "streams", "status", "elapsed")
-        },
-        **{name: arrays[name] for name in State._ARRAYS},
+        faults=faults,
+        **values,
         **tables,
     )

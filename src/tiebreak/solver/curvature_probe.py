@@ -1,4 +1,4 @@
-"""What a step learns besides its direction, where the estimator keeps its last mini-batch gradient."""
+"""Curvature and noise from the gradients of a step, for an estimator that keeps its last mini-batch gradient."""
 
 import math
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from tiebreak.oracles import Array
 from tiebreak.solver.objective import Level
 from tiebreak.stationarity import Values, dot
 
-# of x_0: its curvatures are squared
+# Limits of x_0: curvatures are squared.
 _SMALLEST = 1e-75
 _LARGEST = 1e75
 
 
-class Watching:
-    """Compares the gradients of a step; a value for each run. What it finds has the names of `Watched`.
+class CurvatureProbe:
+    """Compares the gradients of a step. The names of its numbers are those of :data:`tiebreak.estimators.contract.WATCHED`.
 
     Parameters
     ----------
@@ -27,8 +27,7 @@ class Watching:
     """
 
     def __init__(self, method: Method, start: Array) -> None:
-        watches = bool(getattr(method.estimator, "watches", False))
-        self.on = watches and not set(WATCHED).isdisjoint(method.needs)
+        self.on = method.estimator.watches and not set(WATCHED).isdisjoint(method.needs)
         self._fineness = math.sqrt(np.finfo(start.dtype).eps)
         self._start = start
         size = float(np.abs(start).max(initial=0))
@@ -39,43 +38,39 @@ class Watching:
             )
         self._evaluated: dict[str, list[Array]] = {"upper": [], "lower": []}
 
-    def noting(self, name: str, level: Level) -> Callable[..., Array]:
-        """The level's `evaluate`, what it gives being noted."""
+    def observed(self, name: str, level: Level) -> Callable[..., Array]:
+        """Return the level's `evaluate`, whose gradients are kept for :meth:`compare` if the rule needs them."""
+        if not self.on:
+            return level.evaluate
         evaluated = self._evaluated[name]
 
-        def noted(x: Array, wanted: bool = True) -> Array:
-            evaluated.append(level.evaluate(x, wanted))
+        def evaluate(x: Array, needed: bool = True) -> Array:
+            evaluated.append(level.evaluate(x, needed))
             return evaluated[-1]
 
-        return noted
+        return evaluate
 
-    def found(
+    def compare(
         self, x: Array, upper: Memory | None, lower: Memory | None
     ) -> dict[str, Values]:
-        """What was noted of both levels in this step, which remembered so much before it; how far the run has come, and
-        how short one may be to show a curvature.
-        """
+        """Return the numbers of this step, given the memories of both levels before it, and forget its gradients."""
         size = np.sqrt(dot(x, x))
-        last = x if upper is None else upper[0]
-        resolution = self._fineness * np.where(size > 0, size, math.sqrt(x.shape[-1]))
-        moved = x - last
+        moved = x - (x if upper is None else upper[0])
         away = x - self._start
-        seen = {
+        numbers = {
             "moved": dot(moved, moved),
             "away": dot(away, away),
-            "resolution": resolution,
+            "resolution": self._fineness
+            * np.where(size > 0, size, math.sqrt(x.shape[-1])),
         }
         for name, memory in (("upper", upper), ("lower", lower)):
             evaluated = self._evaluated[name]
-            if memory is None:  # the first step
-                change = spread = np.zeros_like(x)
-            else:  # at x_k and at x_{k−1}
+            change = spread = np.zeros_like(x)
+            if memory is not None:  # evaluated at x_k and at x_{k−1}
                 change = evaluated[0] - evaluated[1]
                 spread = evaluated[1] - memory[-1]
-            seen |= {
-                f"{name}_change": dot(change, change),
-                f"{name}_along": dot(change, moved),
-            }
-            seen[f"{name}_spread"] = dot(spread, spread)
+            numbers[f"{name}_change"] = dot(change, change)
+            numbers[f"{name}_along"] = dot(change, moved)
+            numbers[f"{name}_spread"] = dot(spread, spread)
             evaluated.clear()
-        return seen
+        return numbers

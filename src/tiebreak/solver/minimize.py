@@ -1,4 +1,4 @@
-"""The only loop: sample → estimate → inner products → rule → step → record."""
+"""The only loop: sample, make a step, record. :mod:`tiebreak.solver.step` has the step."""
 
 import math
 import time
@@ -13,35 +13,21 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
-from tiebreak.decision import Decision, Measurement
-from tiebreak.estimators import Minibatch
-from tiebreak.estimators.contract import enters_direction, estimate
 from tiebreak.files import FilePath, locked
 from tiebreak.interrupts import interrupts
-from tiebreak.oracles import Array
 from tiebreak.progress import Progress, progress_line
 from tiebreak.result import Result, Status
 from tiebreak.schedules import Parameters
 from tiebreak.solver.arguments import Setup, prepare
 from tiebreak.solver.budget import Charged, Steps
-from tiebreak.solver.callbacks import answered, recorded
-from tiebreak.solver.check_vectorized import kept_apart
+from tiebreak.solver.callbacks import Record, asks_to_stop, record_of
+from tiebreak.solver.check_vectorized import check_runs_are_independent
 from tiebreak.solver.checkpoint import State
-from tiebreak.solver.curvature_probe import Watching
-from tiebreak.solver.history import (
-    Glance,
-    Measurer,
-    Record,
-    Recorder,
-    fault,
-    start_values,
-    wanted,
-)
-from tiebreak.solver.objective import Stream, generators
-from tiebreak.solver.result_warnings import warned
+from tiebreak.solver.history import Measurer, Recorder, recorded_steps, start_values
+from tiebreak.solver.result_warnings import warn_of_faults
 from tiebreak.solver.selection import replacements
-from tiebreak.solver.step import Kept, Now, descended, frozen
-from tiebreak.stationarity import dot, products
+from tiebreak.solver.step import Stepper, StepState
+from tiebreak.solver.streams import PURPOSES, Stream, generators
 
 
 def minimize(
@@ -83,7 +69,7 @@ def minimize(
         Each run has streams of its own for upper samples, lower samples and selection. Without a seed, a fresh one is
         taken and kept in the result.
     callback : callable, optional
-        Called after every step with a :class:`~tiebreak.solver.history.Record`; stops the run by returning True or raising
+        Called after every step with a :class:`~tiebreak.solver.callbacks.Record`; stops the run by returning True or raising
         StopIteration.
     record : "log", int, sequence of int or None
         What goes into the history: about 50 steps a decade, every n-th step, or nothing. Or call counts that grow: then
@@ -117,7 +103,7 @@ def minimize(
     >>> result.x.round(3)
     array([2., 2.])
     """
-    with locked(checkpoint):  # before it is read: another process may be writing it
+    with locked(checkpoint):  # before reading: another process may be writing
         setup = prepare(
             upper,
             lower,
@@ -132,7 +118,9 @@ def minimize(
             resume,
         )
         if len(setup.configuration.runs) > 1:
-            kept_apart(setup.method, setup.lower.dimension, setup.lower.dtype)
+            check_runs_are_independent(
+                setup.method, setup.lower.dimension, setup.lower.dtype
+            )
         if not (callback is None or callable(callback)):
             raise TypeError(
                 f"callback={callback!r} must be a function of a record, or None"
@@ -140,84 +128,57 @@ def minimize(
         if not (isinstance(progress, bool) or callable(progress)):
             raise TypeError(f"progress={progress!r} must be True, False or a function")
         every = whole("checkpoint_every", checkpoint_every)
-        with (
-            progress_line()
-            if progress is True
-            else nullcontext(progress or None) as shown
-        ):
-            made = None if resume is None else setup.state.k
-            result = _Solver(setup, callback, shown, checkpoint, every).run().result()
-    return warned(result, resumed_at=made)
+        resumed_at = None if resume is None else setup.state.k
+        line = progress_line() if progress is True else nullcontext(progress or None)
+        with line as report:
+            result = _Solver(setup, callback, report, checkpoint, every).run().result()
+    return warn_of_faults(result, resumed_at)
 
 
 class _Solver:
+    """The loop: blocks of steps that fit the limits, until something stops it."""
+
     def __init__(
         self,
         setup: Setup,
         callback: Callable[[Record], Any] | None,
-        progress: Callable[[Progress], Any] | None,
+        report: Callable[[Progress], Any] | None,
         checkpoint: FilePath | None,
         checkpoint_every: int,
     ) -> None:
         self.started = time.perf_counter()
-        self.configuration = setup.configuration
+        self.configuration = configuration = setup.configuration
         self.method = setup.method
         self.upper = setup.upper
         self.lower = setup.lower
-        state = setup.state
         self.callback = callback
-        self.progress = progress
+        self.report = report
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
-        self.state = state
+        self.state = state = setup.state
         self.weight = state.weight
-        self.now = Now.of(state)
-        numbers = [self.configuration.runs[r] for r in state.alive]
-        seed = SeedSequence(
-            self.configuration.entropy, spawn_key=self.configuration.spawn_key
-        )
-        upper, lower, selection = generators(seed, numbers)
-        self.streams = {
-            "upper": Stream(upper, self.upper.draw),
-            "lower": Stream(lower, self.lower.draw),
-        }
-        self.streams["selection"] = Stream(selection, self.select)
-        for name, states in state.streams.items():
-            for rng, saved in zip(self.streams[name].rngs, states, strict=True):
-                rng.bit_generator.state = saved
-        self.minibatches = type(self.method.estimator) is Minibatch
-        self.in_direction = enters_direction(self.method.estimator)
-        self.scale = getattr(
-            self.method.rule, "scale", None
-        )  # of a rule that chooses the step size as well
-        self.watching = Watching(self.method, state.start)
-        self.evaluate = self.upper.evaluate, self.lower.evaluate
-        if self.watching.on:
-            self.evaluate = (
-                self.watching.noting("upper", self.upper),
-                self.watching.noting("lower", self.lower),
-            )
-        apply = self.method.applied if self.method.remembers else self.method.multiplier
-        self.decide = Decision(self.method, normalize=False, apply=apply)
-        self.measures = bool(
-            self.method.measured
-        )  # whether the rule asks for more than inner products
+        self.now = StepState.of(state)
+        self.stepper = Stepper(self.method, self.upper, self.lower, state.start)
         self.measurer = Measurer(self.method, self.upper, self.lower)
-        self.glance = Glance(self.measurer)
-        runs = len(self.configuration.runs)
+        runs = len(configuration.runs)
         self.recorder = Recorder(
-            self.measurer, runs, self.configuration.keep_iterates, state.history
+            self.measurer, runs, configuration.keep_iterates, state.history
         )
+        seed = SeedSequence(configuration.entropy, spawn_key=configuration.spawn_key)
+        rngs = generators(seed, [configuration.runs[row] for row in state.alive])
+        draws = (self.upper.draw, self.lower.draw, self.select)
+        streams = map(Stream, rngs, draws)
+        self.streams = dict(zip(PURPOSES, streams, strict=True))
+        for name, states in state.streams.items():
+            self.streams[name].restore(states)
         if (
             not state.start_measures
-        ):  # so that a result can say whether g ended above its start
+        ):  # for the warning about a g that ended above its start
             state.start_measures = start_values(
                 state.start, (self.upper, self.lower), runs
             )
-        self.parameters: Parameters | None = (
-            None  # of the step just made; the residuals of the last iterate use them
-        )
-        self.fitting: Steps | None = None  # those that come next
+        self.parameters: Parameters | None = None  # of the step just made
+        self.fitting: Steps | None = None  # the steps that come next
         self.stopped: Status | None = None
 
     def run(self) -> State:
@@ -229,8 +190,8 @@ class _Solver:
                     self.stopped = limit
                     break
                 self.advance(steps, interrupted)
-                if self.progress is not None:
-                    self.progress(self.report())
+                if self.report is not None:
+                    self.report(self.progress())
                 due = self.now.k % self.checkpoint_every == 0
                 if self.checkpoint is not None and self.stopped is None and due:
                     self.save_checkpoint(Status.RUNNING)
@@ -240,18 +201,21 @@ class _Solver:
 
     def upcoming(self) -> tuple[list[Charged], Status]:
         """The next steps that fit the limits, a block at most, and the limit that ends them."""
-        now = self.now
-        c = self.configuration
+        k = self.now.k
+        limits = self.configuration
         alive = len(self.state.alive)
         size = min(self.upper.block_size(alive), self.lower.block_size(alive))
         if self.checkpoint is not None:  # a block ends where a checkpoint is due
-            size = min(size, self.checkpoint_every - now.k % self.checkpoint_every)
+            size = min(size, self.checkpoint_every - k % self.checkpoint_every)
         if (
-            self.fitting is None or self.fitting.k != now.k
-        ):  # at first, and after a block that was not made to its end
-            spent = now.upper_calls + now.lower_calls
+            self.fitting is None or self.fitting.k != k
+        ):  # at first, and after an incomplete block
             self.fitting = Steps(
-                self.method, steps=c.steps, budget=c.budget, k=now.k, spent=spent
+                self.method,
+                steps=limits.steps,
+                budget=limits.budget,
+                k=k,
+                spent=self.now.calls,
             )
         steps = self.fitting.block(
             size, self.upper.samples_ahead, self.lower.samples_ahead
@@ -259,6 +223,7 @@ class _Solver:
         return steps, self.fitting.ended
 
     def select(self, rngs: Any, weights: Sequence[float]) -> NDArray[np.bool_]:
+        """Draw which steps of a block replace the selected iterate."""
         return replacements(rngs, weights, self.weight)
 
     def advance(
@@ -270,34 +235,35 @@ class _Solver:
         weights = [p.weight for p in steps]
         failures: dict[int, str] = {}
         try:
-            upper_tokens = self.streams["upper"].block(
-                [p.upper_batch if p.upper_points else 0 for p in steps]
-            )
-            lower_tokens = self.streams["lower"].block(
-                [p.lower_batch if p.lower_points else 0 for p in steps]
-            )
+            upper_sizes = [p.upper_batch if p.upper_points else 0 for p in steps]
+            lower_sizes = [p.lower_batch if p.lower_points else 0 for p in steps]
+            upper_tokens = self.streams["upper"].block(upper_sizes)
+            lower_tokens = self.streams["lower"].block(lower_sizes)
             replaced = self.streams["selection"].block(weights)
-            # Asked for all steps at once: at every step it takes longer.
+            # Testing all steps at once is faster than testing at every step.
+            some = replaced.any(axis=1).tolist()
             selecting = [
-                row if some else None
-                for row, some in zip(
-                    replaced, replaced.any(axis=1).tolist(), strict=True
-                )
+                row if any_row else None
+                for row, any_row in zip(replaced, some, strict=True)
             ]
-            record = self.configuration.record
-            before = self.now.upper_calls + self.now.lower_calls
-            given = isinstance(record, tuple)  # call counts
-            spent = (
-                list(accumulate((sum(cost) for _, cost in charged), initial=before))
-                if given
-                else []
+            costs = (sum(cost) for _, cost in charged)
+            calls = list(accumulate(costs, initial=self.now.calls))
+            noted = recorded_steps(self.configuration.record, first, len(steps), calls)
+            rows = zip(
+                charged, upper_tokens, lower_tokens, selecting, noted, strict=True
             )
-            noted = wanted(record, first, len(steps), spent)
             with np.errstate(all="ignore"):
-                for (parameters, cost), upper, lower, selected, note in zip(
-                    charged, upper_tokens, lower_tokens, selecting, noted, strict=True
-                ):
-                    failures = self.step(parameters, cost, upper, lower, selected, note)
+                for (parameters, cost), upper, lower, selected, note in rows:
+                    before = self.now
+                    now, failures = self.stepper.step(
+                        before, parameters, cost, upper, lower, selected
+                    )
+                    if note:
+                        self.recorder.add(
+                            before, self.in_force(parameters), now.multipliers
+                        )
+                    self.parameters = parameters
+                    self.now = now
                     if not failures and self.callback is not None:
                         self.call_back()
                     if interrupted():
@@ -309,179 +275,54 @@ class _Solver:
         except BaseException:
             if self.checkpoint is not None:
                 with suppress(Exception):  # measuring may fail as the step did
-                    self.close_block(self.now.k - first, weights, whole=True)
+                    self.close_block(self.now.k - first, weights, complete=True)
                 self.save_checkpoint(Status.RUNNING, measured=False)
             raise
-        self.close_block(
-            self.now.k - first,
-            weights,
-            whole=bool(failures) or self.progress is not None,
-        )
+        complete = bool(failures) or self.report is not None
+        self.close_block(self.now.k - first, weights, complete)
         if failures:
             self.bury(failures, steps[self.now.k - first - 1])
             if self.callback is not None and self.state.alive:
                 self.call_back()
 
-    def step(
-        self,
-        parameters: Parameters,
-        cost: tuple[int, int],
-        upper_tokens: Any,
-        lower_tokens: Any,
-        replaced: NDArray[np.bool_] | None,
-        noted: bool,
-    ) -> dict[int, str]:
-        """One step of every living run. Returns the rows that cannot go on, and why; they keep their iterate."""
-        method = self.method
-        (
-            k,
-            x,
-            upper_memory,
-            lower_memory,
-            memory,
-            selected,
-            upper_calls,
-            lower_calls,
-            _,
-        ) = self.now
-        # measure
-        self.upper.tokens = upper_tokens
-        self.lower.tokens = lower_tokens
-        estimator, (from_upper, from_lower) = method.estimator, self.evaluate
-        if (
-            self.minibatches
-        ):  # the estimates are the gradients, and nothing is remembered
-            seen_a = from_upper(x)
-            seen_b = from_lower(x)
-            upper_memory = ()
-            lower_memory = ()
-        else:
-            seen_a, a, upper_memory = estimate(
-                estimator, "upper", from_upper, x, upper_memory, parameters, _zero
-            )
-            seen_b, b, lower_memory = estimate(
-                estimator, "lower", from_lower, x, lower_memory, parameters, _zero
-            )
-        if self.in_direction:
-            a = seen_a
-            b = seen_b
-        fg, gg = products(seen_a, seen_b)
-        seen = (
-            Measurement(fg, gg, **self.measured(seen_a, parameters))
-            if self.measures
-            else (fg, gg)
-        )
-        # decide
-        multiplier, rule = self.decide.multiplier(parameters, seen, memory)
-        # move
-        pace = (
-            -parameters.step_size
-            if self.scale is None
-            else -(parameters.step_size * self.scale(rule))[:, None]
-        )
-        moved, all_finite = descended(x, a, b, multiplier, pace)
-        if noted:
-            # At a given call count the run might as well have ended: then it is measured as a last iterate is.
-            in_force = (
-                method.at(max(0, k - 1))
-                if isinstance(self.configuration.record, tuple)
-                else None
-            )
-            self.recorder.add(
-                parameters,
-                upper_calls,
-                lower_calls,
-                x,
-                np.atleast_1d(multiplier),
-                memory,
-                in_force,
-            )
-        failures: dict[int, str] = {}
-        # A NaN or an infinity in a, b or λ always reaches the new iterate, so one look at it is enough.
-        if not all_finite:
-            fine = np.asarray(np.isfinite(moved).all(axis=1))
-            each = np.atleast_1d(multiplier)
-            failures = {
-                int(row): fault(a[row], b[row], each[row])
-                for row in np.flatnonzero(~fine)
-            }
-            moved = frozen(np.where(fine[:, None], moved, x))
-            replaced = None if replaced is None else replaced & fine
-            rule = tuple(
-                np.where(fine, one, old) for one, old in zip(rule, memory, strict=True)
-            )
-        if replaced is not None:
-            selected = Kept(
-                np.where(replaced[:, None], x, selected.x),
-                np.where(replaced, k, selected.step),
-                tuple(
-                    np.where(replaced, one, old)
-                    for one, old in zip(memory, selected.rule, strict=True)
-                ),
-            )
-        self.parameters = parameters
-        upper_calls = upper_calls + cost[0]
-        lower_calls = lower_calls + cost[1]
-        now = (
-            k + 1,
-            moved,
-            upper_memory,
-            lower_memory,
-            rule,
-            selected,
-            upper_calls,
-            lower_calls,
-            multiplier,
-        )
-        self.now = tuple.__new__(Now, now)  # what its name does, in half the time
-        return failures
+    def in_force(self, parameters: Parameters) -> Parameters:
+        """The parameters to measure a recorded x_k with: those of step k.
 
-    def measured(self, upper: Array, parameters: Parameters) -> dict[str, Any]:
-        """What else the rule asks for."""
-        asked = self.method.measured
-        x = self.now.x
-        found = dict[str, Any]()
-        if "ff" in asked:
-            found["ff"] = dot(upper, upper)
-        if "lower_value" in asked:
-            if not parameters.lower_points:
-                raise ValueError(
-                    f"the rule of {self.method.name!r} needs the lower objective of every step's mini-batch, and "
-                    f"{self.method.estimator!r} draws none in step {parameters.k}"
-                )
-            found["lower_value"] = self.lower.value(x, self.lower.tokens)
-        if self.watching.on:
-            found["watched"] = self.watching.found(x, self.now.upper, self.now.lower)
-        return found
+        At a call count of `record` the run might as well have ended; then x_k is measured as a last iterate is, with
+        the parameters of the step before.
+        """
+        if isinstance(self.configuration.record, tuple):
+            return self.method.at(max(0, parameters.k - 1))
+        return parameters
 
     def call_back(self) -> None:
+        """Show the step to the callback, which may stop the run."""
         assert self.callback is not None
         assert self.parameters is not None
-        record = recorded(
+        record = record_of(
             self.now,
             self.parameters,
             self.configuration,
             self.state.alive,
             self.measurer,
         )
-        if answered(self.callback, record):
+        if asks_to_stop(self.callback, record):
             self.stopped = Status.CALLBACK
 
-    def close_block(self, made: int, weights: Sequence[float], whole: bool) -> None:
-        """Leave generators, weights and history as after `made` steps of the block; `whole`: all of it measured."""
+    def close_block(self, count: int, weights: Sequence[float], complete: bool) -> None:
+        """Leave generators, weights and history as after `count` steps of the block; `complete`: all measured."""
         for stream in self.streams.values():
-            stream.rewind(made)
-        for weight in weights[:made]:
+            stream.rewind(count)
+        for weight in weights[:count]:
             self.weight += weight
-        self.recorder.flush(self.state.alive, self.now.k, whole)
+        self.recorder.flush(self.state.alive, self.now.k, complete)
 
     def bury(self, failures: dict[int, str], parameters: Parameters) -> None:
         """Put aside the runs that cannot go on; the step that failed was charged but not made."""
         state = self.state
-        now = self.now
         for row, reason in failures.items():
             run = state.alive[row]
-            now.store(state, run, row, now.k - 1, Status.NON_FINITE)
+            self.now.store(state, run, row, self.now.k - 1, Status.NON_FINITE)
             state.faults[run] = (
                 f"run {self.configuration.runs[run]} at step {parameters.k}: {reason}; its last finite iterate is kept"
             )
@@ -489,10 +330,10 @@ class _Solver:
         state.alive = [state.alive[row] for row in rows]
         for stream in self.streams.values():
             stream.restrict(rows)
-        self.now = now.of_rows(rows)
+        self.now = self.now.of_rows(rows)
 
     def snapshot(self, status: Status, measured: bool = True) -> State:
-        """The state as of now, whole and, but for emergencies, measured."""
+        """The whole state as of now, measured except in emergencies."""
         state = self.state
         now = self.now
         for row, run in enumerate(state.alive):
@@ -501,55 +342,47 @@ class _Solver:
         state.weight = self.weight
         state.memory = {"upper": now.upper, "lower": now.lower}
         state.streams = {name: stream.states() for name, stream in self.streams.items()}
-        if measured:
-            self.recorder.flush(state.alive, now.k)
-        state.history = self.recorder.history()
-        # An iterate is measured with the parameters of the step that it starts; the last one starts none, and takes
-        # those in force: a schedule need not be defined beyond the last step.
-        ends = [max(0, made - 1) for made in state.steps.tolist()]
-        picks = state.selected_step.tolist()
-        known = {
-            k: self.method.at(k) for k in {*ends, *picks}
-        }  # thousands of runs share few steps
-        each = [known[k] for k in ends]
-        chosen = [known[k] for k in picks]
         state.last_measures = {}
         state.selected_measures = {}
         if measured:
-            state.last_measures = self.measurer.at(state.x, each, state.rule)
-            state.selected_measures = self.measurer.at(
-                state.selected, chosen, state.selected_rule
+            self.recorder.flush(state.alive, now.k)
+            # An iterate is measured with the parameters of the following step. The last iterate takes the parameters of
+            # the step before: a schedule need not be defined beyond the last step.
+            ends = [max(0, steps - 1) for steps in state.steps.tolist()]
+            picks = state.selected_step.tolist()
+            at = {
+                k: self.method.at(k) for k in {*ends, *picks}
+            }  # thousands of runs share few steps
+            state.last_measures = self.measurer.at(
+                state.x, [at[k] for k in ends], state.rule
             )
-        told = getattr(self.method.rule, "told", None)
-        state.chosen = (
-            {}
-            if told is None
-            else {n: np.asarray(v, np.float64) for n, v in told(state.rule).items()}
-        )
+            state.selected_measures = self.measurer.at(
+                state.selected, [at[k] for k in picks], state.selected_rule
+            )
+        state.history = self.recorder.history()
+        state.chosen = self.method.chosen(state.rule)
         state.elapsed = time.perf_counter() - self.started
         return state
 
     def save_checkpoint(self, status: Status, measured: bool = True) -> None:
+        """Write the state; a full disk must not end a long run, and the last checkpoint is still there."""
         assert self.checkpoint is not None
         try:
             self.snapshot(status, measured).save(self.checkpoint)
-        except OSError as error:  # a full disk must not end a long run; what was saved before is still there
+        except OSError as error:
             message = (
                 f"checkpoint not written at step {self.now.k}: {error}; the run goes on"
             )
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
-    def report(self) -> Progress:
+    def progress(self) -> Progress:
+        """How far the run is."""
         now = self.now
-        c = self.configuration
-        numbers: tuple[float, ...] = self.recorder.latest()
-        if c.record is None and self.parameters is not None and self.state.alive:
-            numbers = self.glance(now.x, now.multipliers, self.parameters, now.rule)
-        calls = now.upper_calls + now.lower_calls
-        fraction = max(now.k / (c.steps or math.inf), calls / (c.budget or math.inf))
-        return Progress(now.k, calls, fraction, *numbers)
-
-
-def _zero(gradient: Array) -> Array:
-    """The scalar zero of an estimator's memory: a number for each run."""
-    return 0 * gradient[:, :1]
+        limits = self.configuration
+        numbers = self.recorder.latest()
+        if limits.record is None and self.parameters is not None and self.state.alive:
+            numbers = self.recorder.glance(now, self.parameters)
+        fraction = max(
+            now.k / (limits.steps or math.inf), now.calls / (limits.budget or math.inf)
+        )
+        return Progress(now.k, now.calls, fraction, *numbers)

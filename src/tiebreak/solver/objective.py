@@ -1,11 +1,10 @@
 """An objective as the solver sees it: all runs at once, every shape checked, whatever the oracle can or cannot do."""
 
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, SeedSequence, default_rng
+from numpy.random import Generator
 
 from tiebreak.oracles import Array, Exact, Gaussian, Oracle
 
@@ -50,94 +49,94 @@ class Level:
         self._draws_blocks = hasattr(oracle, "sample_block")
         self.samples_ahead = getattr(oracle, "samples_ahead", None) or float("inf")
         self._additive = bool(getattr(oracle, "additive", False))
-        # Where it takes rows as they are, there are one or two calls less at every step.
+        # An oracle that takes rows unchanged saves calls at every step.
         self._plain = self.vectorized and len(shape) == 1
         #: Whether nothing is random, as far as is known: no noise is drawn then.
         self.deterministic = type(oracle) is Exact or (
             type(oracle) is Gaussian and not np.any(oracle.sigma)
         )
-        self.tokens: Any = None  # of the step that is being made
-        self._seen: Any = (
-            None,
-            None,
-            None,
-            None,
-        )  # the last two points of an additive oracle, with their gradients
+        self.tokens: Any = None  # of the present step
+        # The last two points of an additive oracle, each with its exact gradient.
+        self._points: Any = (None, None, None, None)
 
     def block_size(self, runs: int) -> int:
         """How many steps to draw ahead."""
-        wanted = int(getattr(self.oracle, "block_size", 1)) if self._draws_blocks else 1
-        return max(1, min(wanted, _LARGEST_BLOCK // (runs * self.dimension)))
+        if not self._draws_blocks:
+            return 1
+        size = int(getattr(self.oracle, "block_size", 1))
+        return max(1, min(size, _LARGEST_BLOCK // (runs * self.dimension)))
 
     def draw(self, rngs: Sequence[Generator], sizes: Sequence[int]) -> Sequence[Any]:
-        """The tokens of all runs, step by step; none, and nothing is drawn, where a step takes no samples."""
+        """The tokens of all runs, step by step; None if a step takes no samples: then nothing is drawn."""
         if self.deterministic:
             return [None] * len(sizes)
         if 0 in sizes:
-            taken = [size for size in sizes if size]
-            drawn = iter(self.draw(rngs, taken) if taken else ())
-            return [next(drawn) if size else None for size in sizes]
+            positive = [size for size in sizes if size]
+            tokens = iter(self.draw(rngs, positive) if positive else ())
+            return [next(tokens) if size else None for size in sizes]
         if self._draws_blocks:
             return self.oracle.sample_block(rngs, sizes)  # type: ignore[no-any-return]  # checked where it is used
-        tokens = [[self.oracle.sample(rng, size) for rng in rngs] for size in sizes]
+        return [self._draw_step(rngs, size) for size in sizes]
+
+    def _draw_step(self, rngs: Sequence[Generator], size: int) -> Any:
+        """The tokens of all runs for one step."""
+        tokens = [self.oracle.sample(rng, size) for rng in rngs]
         if not self.vectorized:
             return tokens
-        if any(
-            np.asarray(token).dtype == object or np.shape(token) != np.shape(step[0])
-            for step in tokens
-            for token in step
-        ):
-            raise TypeError(
-                f"{self.name}.sample must return arrays of one shape: a vectorized oracle's tokens are stacked"
-            )
-        return [np.stack(step) for step in tokens]
+        shape = np.shape(tokens[0])
+        for token in tokens:
+            if np.asarray(token).dtype == object or np.shape(token) != shape:
+                raise TypeError(
+                    f"{self.name}.sample must return arrays of one shape: a vectorized oracle's tokens are stacked"
+                )
+        return np.stack(tokens)
 
     def gradient(self, x: Array, tokens: Any) -> Array:
         """Mini-batch gradients at the rows of x, one for each run."""
         self.tokens = tokens
         return self.evaluate(x)
 
-    def evaluate(self, x: Array, wanted: bool = True) -> Array:
-        """The same with the `tokens` that were set, as an estimator asks for it; zeros where it is not wanted."""
+    def evaluate(self, x: Array, needed: bool = True) -> Array:
+        """The same with the `tokens` that were set, as an estimator asks for it; zeros if it is not needed."""
         tokens = self.tokens
-        if not wanted:
+        if not needed:
             return np.zeros_like(x)
+        dtype = self.dtype
         if not self._additive:
             return self._check("gradient", self._at(x, tokens), x.shape).astype(
-                self.dtype, copy=False
+                dtype, copy=False
             )
-        # STORM comes back to the point before, with another token. A point that nobody can write to is known again.
-        point, exact, before, earlier = self._seen
+        # STORM returns to the previous point with another token. A read-only point is recognized by identity.
+        point, exact, previous, previous_exact = self._points
         shape = x.shape
-        dtype = self.dtype
-        if x is before:
-            exact = earlier
+        if x is previous:
+            exact = previous_exact
         elif x is not point:
-            before = point
-            earlier = exact
+            previous = point
+            previous_exact = exact
             exact = self._check("gradient", self._at(x), shape)
             if not x.flags.writeable:
-                self._seen = (x, exact, before, earlier)
+                self._points = (x, exact, previous, previous_exact)
         if tokens is None:
-            found: Array = exact
+            gradient: Array = exact
         elif type(tokens) is np.ndarray and tokens.shape == shape:
-            found = exact + tokens
+            gradient = exact + tokens
         else:
-            found = exact + np.reshape(tokens, shape)
-        return found if found.dtype is dtype else found.astype(dtype)
+            gradient = exact + np.reshape(tokens, shape)
+        return gradient if gradient.dtype is dtype else gradient.astype(dtype)
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""
-        return (
-            self._evaluate("exact_gradient", x, self.shape)
-            .reshape(x.shape)
-            .astype(self.dtype, copy=False)
-        )
+        rows = self._evaluate("exact_gradient", x, self.shape)
+        return rows.reshape(x.shape).astype(self.dtype, copy=False)
 
     def _at(self, x: Array, *tokens: Any) -> Any:
         """Gradients at the rows of x."""
         if self._plain:
-            return self.oracle.gradient(x, *tokens)
+            try:
+                return self.oracle.gradient(x, *tokens)
+            except (ValueError, IndexError) as error:
+                raise self._failed("gradient", error) from error
         return self._evaluate("gradient", x, self.shape, *tokens).reshape(x.shape)
 
     def value(self, x: Array, *tokens: Any) -> Array:
@@ -151,18 +150,27 @@ class Level:
         function = getattr(self.oracle, what)
         leading = x.shape[:-1]
         points = x.reshape(*leading, *self.shape)
-        if self.vectorized:
-            return self._check(what, function(points, *tokens), (*leading, *shape))
         rows = points.reshape(-1, *self.shape)
-        columns = [
-            rows,
-            *(repeat(None, len(rows)) if each is None else each for each in tokens),
-        ]
-        results = [
-            self._check(what, function(*arguments), shape)
-            for arguments in zip(*columns, strict=True)
-        ]
-        return np.stack(results).reshape(*leading, *shape)
+        columns: list[Any] = [rows]
+        columns += [[None] * len(rows) if each is None else each for each in tokens]
+        try:
+            if self.vectorized:
+                results = [function(points, *tokens)]
+            else:
+                results = [
+                    function(*arguments) for arguments in zip(*columns, strict=True)
+                ]
+        except (ValueError, IndexError) as error:
+            raise self._failed(what, error) from error
+        if self.vectorized:
+            return self._check(what, results[0], (*leading, *shape))
+        checked = [self._check(what, result, shape) for result in results]
+        return np.stack(checked).reshape(*leading, *shape)
+
+    def _failed(self, what: str, error: Exception) -> ValueError:
+        return ValueError(
+            f"{self.name}.{what} failed at a point of shape {self.shape}, the shape of x0: {error}"
+        )
 
     def _check(self, what: str, returned: Any, shape: tuple[int, ...]) -> Array:
         """What the function returned, as an array of this shape."""
@@ -179,85 +187,19 @@ class Level:
                 f"{self.name}.{what} returned no array, but {returned!r} ({error})"
             ) from None
         if result.dtype.kind not in "fiu":
+            kind = (
+                f"dtype {result.dtype}"
+                if isinstance(returned, np.ndarray)
+                else repr(returned)
+            )
             raise TypeError(
-                f"{self.name}.{what} returned {_shown(returned)}; it must be an array of real numbers"
+                f"{self.name}.{what} returned {kind}; it must be an array of real numbers"
             )
         if result.shape != shape:
-            hint = (
-                " (a vectorized function keeps all axes in front of x's own)"
-                if self.vectorized
-                else ""
-            )
+            hint = ""
+            if self.vectorized:
+                hint = " (a vectorized function keeps all axes in front of x's own)"
             raise ValueError(
                 f"{self.name}.{what} returned shape {result.shape}; it must be {shape}{hint}"
             )
         return result
-
-
-def _shown(returned: Any) -> str:
-    return (
-        f"dtype {returned.dtype}"
-        if isinstance(returned, np.ndarray)
-        else repr(returned)
-    )
-
-
-class Stream:
-    """Random draws for one purpose, one generator a run, made in blocks and known at every step.
-
-    A generator gives the same numbers whether asked for ten steps at once or ten times for one, so blocks are a matter
-    of speed alone: `rewind` puts the generators where they would be had only the first steps of the block been drawn.
-    """
-
-    def __init__(
-        self,
-        rngs: list[Generator],
-        draw: Callable[[Sequence[Generator], Sequence[Any]], Any],
-    ) -> None:
-        self.rngs = rngs
-        self._draw = draw
-        self._before: list[Any] = []  # the states before the block
-        self._arguments: Sequence[Any] = ()  # of the block, as long as it may be undone
-
-    def block(self, arguments: Sequence[Any]) -> Any:
-        """Draw for as many steps as there are arguments."""
-        self._before = self.states()
-        self._arguments = arguments
-        return self._draw(self.rngs, arguments)
-
-    def rewind(self, taken: int) -> None:
-        """Undo all but the first `taken` steps of the last block."""
-        if taken < len(self._arguments):
-            for rng, state in zip(self.rngs, self._before, strict=True):
-                rng.bit_generator.state = state
-            if taken:
-                self._draw(self.rngs, self._arguments[:taken])
-        self._arguments = ()
-
-    def restrict(self, rows: Sequence[int]) -> None:
-        """Go on with these runs only."""
-        self.rngs = [self.rngs[row] for row in rows]
-        self._before = [self._before[row] for row in rows] if self._before else []
-
-    def states(self) -> list[Any]:
-        """The state of every generator."""
-        return [rng.bit_generator.state for rng in self.rngs]
-
-
-def generators(
-    seed: SeedSequence, runs: Sequence[int]
-) -> tuple[list[Generator], list[Generator], list[Generator]]:
-    """Generators for upper samples, lower samples and selection, of each run: children of `seed` by the run's number.
-
-    A run's streams depend on the seed and on its own number, never on how many runs there are beside it.
-    """
-    streams: tuple[list[Generator], list[Generator], list[Generator]] = ([], [], [])
-    for run in runs:
-        for purpose, stream in enumerate(streams):
-            child = SeedSequence(
-                entropy=seed.entropy,
-                spawn_key=(*seed.spawn_key, run, purpose),
-                pool_size=seed.pool_size,
-            )
-            stream.append(default_rng(child))
-    return streams

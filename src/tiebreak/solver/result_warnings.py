@@ -9,10 +9,8 @@ import numpy as np
 from tiebreak.result import Result, Status
 from tiebreak.stationarity import dot
 
-_CLEAR = 0.1  # of g itself: a small rise is one of a run that has only begun, say across a ridge
-_MANY = (
-    10.0  # a g with some curvature downwards may rise by a few times that on its way
-)
+_CLEAR = 0.1  # of g: a run that has only begun may rise a little, say across a ridge
+_MANY = 10.0  # times the linear bound: negative curvature allows a few
 
 
 class Remark(RuntimeWarning):
@@ -26,7 +24,7 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
     is not one of a run which is still on its way down: ∇g is small there, and the residuals with it, but it is no
     minimum of g.
     """
-    found = []
+    sentences = []
     if lost := list(result.faults.values()):
         count = len(result._statuses)
         runs = (
@@ -35,15 +33,18 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
             else f"{sum(s is Status.NON_FINITE for s in result._statuses)} of {count} runs: "
         )
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        found.append(f"{result.method}: {runs}{lost[0]}{more}")
+        sentences.append(f"{result.method}: {runs}{lost[0]}{more}")
     if resumed_at is not None:
         limits = result.state.configuration
         spent = int(np.max(result.calls))
-        given = {"steps": (limits.steps, resumed_at), "budget": (limits.budget, spent)}
-        for name, (most, made) in given.items():
-            if most is not None and made > most:
-                found.append(
-                    f"{result.method}: resumed with {name}={most}, and {made:,} are made already: nothing was done"
+        limits_and_progress = {
+            "steps": (limits.steps, resumed_at),
+            "budget": (limits.budget, spent),
+        }
+        for name, (most, reached) in limits_and_progress.items():
+            if most is not None and reached > most:
+                sentences.append(
+                    f"{result.method}: resumed with {name}={most}, and {reached:,} are made already: nothing was done"
                 )
     rise = result.rise
     slope = result.last.lower_gradient_squared
@@ -62,15 +63,15 @@ def remarks(result: Result, resumed_at: int | None = None) -> list[str]:
             which = rise > _MANY * np.sqrt(np.atleast_1d(slope) * dot(way, way))
             which &= rise > _CLEAR * np.abs(np.atleast_1d(result.last.lower_value))
         if which.any():
-            found.append(
+            sentences.append(
                 f"{result.method}: {result.rise_in_words}, and hardly any slope of g leads back: at best a local "
                 "minimum of g, however small the residuals are (the documentation's page on caveats: where both "
                 "gradients vanish)"
             )
-    return found
+    return sentences
 
 
-def warned(result: Result, resumed_at: int | None = None) -> Result:
+def warn_of_faults(result: Result, resumed_at: int | None = None) -> Result:
     """The result, after a warning for each, at whoever called the solver."""
     for text in remarks(result, resumed_at):
         warnings.warn(text, Remark, stacklevel=3)

@@ -30,7 +30,7 @@ def replacements(
     array([[ True],
            [False]])
     """
-    # Added one by one, so that the total at a step does not depend on how steps are grouped into calls.
+    # Added singly, so that the total at a step does not depend on how steps are grouped into calls.
     totals = np.add.accumulate(np.concatenate([[total], weights]))[1:, None]
     uniforms = np.empty((len(rngs), len(weights)))
     for row, rng in zip(uniforms, rngs, strict=True):

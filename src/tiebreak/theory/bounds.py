@@ -63,11 +63,9 @@ def terms(parameters: Any, constants: Constants, tau_squared: Any = None) -> Ter
     rho = p.regularizer
     nu_f2 = c.sigma_f**2 / p.upper_batch
     nu_g2 = c.sigma_g**2 / p.lower_batch
-    tau2 = (
-        2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2
-        if tau_squared is None
-        else tau_squared
-    )
+    tau2 = tau_squared
+    if tau2 is None:
+        tau2 = 2 * nu_f2 + 2 * stability(beta, rho, c.G_f) ** 2 * nu_g2
     tau = tau2**0.5
     C_f = c.G_f * tau + c.L_f * eta * tau2
     C_g = beta * rho + 0.5 * c.G_f * rho**0.5 + tau2 / (2 * beta) + c.L_g * eta * tau2
@@ -193,7 +191,7 @@ class Laws:
     regularizer: Values
     upper_batch: Values
     lower_batch: Values
-    selection: Values | None = None  # weighs the returned iterate; without it, ηβ does
+    selection: Values | None = None  # weights of the returned iterate; by default ηβ
 
     @property
     def weight(self) -> Values:
@@ -374,14 +372,12 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     slack = 1e-12 * ratio[:-1]
     falls = np.all(np.diff(ratio) <= slack)
     rises = np.all(np.diff(ratio) >= -slack)
-    direction = np.minimum(
-        theorem.falling if falls else np.inf, theorem.rising if rises else np.inf
-    )
-    note = (
-        ""
-        if falls or rises
-        else "(barrier/step_size) is not monotone: no bound on the direction"
-    )
+    falling = np.where(falls, theorem.falling, np.inf)
+    rising = np.where(rises, theorem.rising, np.inf)
+    direction = np.minimum(falling, rising)
+    note = ""
+    if not (falls or rises):
+        note = "(barrier/step_size) is not monotone: no bound on the direction"
     return bounds_of_pair(steps, (theorem.lower_gradient_squared, direction), note)
 
 
@@ -401,7 +397,9 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
         return np.concatenate([[True], np.diff(values) <= 1e-12 * values[:-1]])
 
     cap = c.largest_step_size
-    ratio = p.weight / (p.step_size * p.barrier)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a barrier of 0 is refused
+        ratio = p.weight / (p.step_size * p.barrier)
+        proportional = np.abs(ratio - ratio[0]) <= 1e-9 * ratio[0]
     return {
         f"0 < step_size ≤ 1/(2(L_f+2L_g)) = {cap:g}": (p.step_size > 0)
         & (p.step_size <= cap * (1 + 1e-12)),
@@ -409,6 +407,5 @@ def _conditions(p: Laws, c: Constants) -> dict[str, NDArray[np.bool_]]:
         "regularizer > 0": p.regularizer > 0,
         "a nonincreasing step_size": falls(p.step_size),
         "a nonincreasing barrier": falls(p.barrier),
-        "a selection in proportion to step_size·barrier": np.abs(ratio - ratio[0])
-        <= 1e-9 * ratio[0],
+        "a selection in proportion to step_size·barrier": proportional,
     }

@@ -27,7 +27,7 @@ from tiebreak.theory.reduction import YOUNG, largest_spider_step
 
 #: The lower and the upper edge of each coordinate.
 Box: TypeAlias = Mapping[str, Pair]
-#: A planned method, and the coordinates in which the search ended at an edge of its box.
+#: A planned method, and the coordinates in which the search ended at an edge of the box.
 Choice: TypeAlias = tuple[Method, tuple[str, ...]]
 
 
@@ -42,7 +42,7 @@ class Goal(NamedTuple):
 
 BATCHES = ("upper_batch", "lower_batch")
 CAPPED = ("step_size", "barrier")  # under the SDBGD rule, by Theorem 1
-_EDGE = 1 - 1e-9  # of the largest legal step: rounding must not take it over the edge
+_EDGE = 1 - 1e-9  # of the largest legal step: rounding must not exceed the limit
 _LONGEST_HOLD = 2**20  # steps; whose costs are counted cycle by cycle
 
 # --------------------------------------------------------------------------------------------------- the search
@@ -151,10 +151,11 @@ def improved(function: Callable[..., float], point: Sequence[float]) -> list[flo
 
 
 def _moved(value: float, factor: float) -> float:
-    # The factor may be too small to take a whole number to the next one.
+    # The factor may be too small to reach the next whole number.
     small = value >= 1 and abs(value * factor - value) < 1
-    if small and abs(value - round(value)) < 1e-9:
-        return value + (1 if factor > 1 else -1)
+    neighbour = value + (1 if factor > 1 else -1)
+    if small and neighbour >= 1 and abs(value - round(value)) < 1e-9:
+        return neighbour
     return value * factor
 
 
@@ -267,16 +268,16 @@ def steps_of_plan(method: Method, budget: int) -> tuple[int, int, int]:
         return steps_within(method, budget)
     refresh = p.upper_refresh + p.lower_refresh
     small = 2 * (p.upper_batch + p.lower_batch)
-    refreshes, left = divmod(budget, refresh + (p.period - 1) * small)
-    others = refreshes * (p.period - 1)
-    if left >= refresh:
+    refreshes, budget_left = divmod(budget, refresh + (p.period - 1) * small)
+    small_steps = refreshes * (p.period - 1)
+    if budget_left >= refresh:
         refreshes += 1
-        others += min(p.period - 1, (left - refresh) // small)
-    upper = refreshes * p.upper_refresh + others * 2 * p.upper_batch
+        small_steps += min(p.period - 1, (budget_left - refresh) // small)
+    upper = refreshes * p.upper_refresh + small_steps * 2 * p.upper_batch
     return (
-        refreshes + others,
+        refreshes + small_steps,
         upper,
-        refreshes * p.lower_refresh + others * 2 * p.lower_batch,
+        refreshes * p.lower_refresh + small_steps * 2 * p.lower_batch,
     )
 
 
@@ -457,7 +458,7 @@ def fixed_spider_barrier(goal: Goal) -> Choice:
         tuple(box),
         **effort,
     )
-    # A period of 1 is SDBGD itself, in a valley of its own: at small budgets differences do not pay.
+    # A period of 1 is plain SDBGD, in a separate valley: at small budgets differences do not pay.
     method, edges = fixed_sdbgd(goal._replace(noise_smoothness=None))
     p = method.schedule.at(0)
     every_step = method.schedule.replace(
@@ -567,9 +568,9 @@ def anytime_sdbgd(goal: Goal) -> Choice:
     }
     box |= {"upper_batch": (-25.0, size), "lower_batch": (-40.0, size)}
     (a, *logs), edges = search(bound, box, BATCHES, CAPPED)
-    eta, beta, *rest = map(math.exp, logs)
+    eta, beta, *further = map(math.exp, logs)
     return corollary_method(
-        a, min(eta, c.largest_step_size), min(beta, 1.0), *rest
+        a, min(eta, c.largest_step_size), min(beta, 1.0), *further
     ), edges
 
 
@@ -636,7 +637,7 @@ def _integrated(steps: Values) -> Adding:
     return Adding(total, lambda values: values[-1], lambda values: values.max(axis=0))
 
 
-#: By (method, kind): the plans by what is proved.
+#: By (method, kind): the plans by a proved bound.
 PROVED: Mapping[tuple[str, str], Callable[[Goal], Choice]] = MappingProxyType(
     {
         ("sdbgd", "horizon"): fixed_sdbgd,

@@ -31,7 +31,7 @@ class Row:
 
 
 _SMOOTH = "mean-squared smoothness"
-#: The paper's Table 1, with the rare-visit exponent at its best, ς = 1/2, and below it our additions.
+#: Table 1 of the paper, with the best rare-visit exponent, ς = 1/2, and our additions.
 TABLE = (
     Row("DBGD", "dbgd", 2, 2, 2, "none", "Cao et al. 2025", "deterministic"),
     Row(
@@ -78,7 +78,7 @@ TABLE = (
     Row("SPIDER-SDBGD", "spider_sdbgd", 2, 3, 6, _SMOOTH, "ours"),
 )
 
-#: What no method can beat, whatever its λ, up to a universal constant. Upper calls: only sketched, so left out.
+#: Lower bounds for every λ, up to a universal constant. Upper calls are only sketched, and left out.
 LOWER_BOUNDS = (
     Row(
         "no method below",
@@ -263,7 +263,7 @@ class Visits:
 
 
 def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
-    """Look back at a run: `schedule` gives ρ_k. Best with ``record=1``; thinned records stand for the steps they skip.
+    """Look back at a run: `schedule` gives ρ_k. Rows of a thinned history stand for the steps they skip, with a warning.
 
     Examples
     --------
@@ -284,6 +284,7 @@ def rare_visits(history: History, schedule: Schedule | Law) -> Visits:
         raise ValueError(
             "history must hold at least two records of lower_gradient_squared: run with record=1 and exact gradients"
         )
+    history.warn_if_thinned(stacklevel=3)
     steps = np.asarray(history.step)
     ratio = (
         history.columns["lower_gradient_squared"][:-1]

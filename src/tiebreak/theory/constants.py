@@ -202,10 +202,10 @@ def estimate_constants(
     upper, lower = (
         (problem.upper, problem.lower) if hasattr(problem, "upper") else problem
     )
-    given = getattr(problem, "x0", None) if x0 is None else x0
-    if given is None:
+    point = getattr(problem, "x0", None) if x0 is None else x0
+    if point is None:
         raise ValueError("x0=None: give the point to start from")
-    start = np.array(given, dtype=np.float64)
+    start = np.array(point, dtype=np.float64)
     if start.size == 0 or not np.isfinite(start).all():
         raise ValueError("x0 must be finite and not empty")
     steps = whole("steps", steps)
@@ -223,7 +223,7 @@ def estimate_constants(
     pairs = ((upper, nothing), (lower, nothing), (upper, lower))
     pilots = [_path(f, g, start, batch, steps, rng) for f, g in pairs]
     reach = max(_away(pilots[2][0])) if pilots[2][1] else 0.0
-    # A slope without curvature is followed for ever, in ever longer steps: what is out there says nothing of a run.
+    # A pilot follows a slope without curvature for ever, in ever longer steps: far points say nothing about a run.
     paths = [path if curved else path[_away(path) <= reach] for path, curved in pilots]
     places = np.concatenate(
         [path[np.linspace(0, len(path) - 1, points).astype(int)] for path in paths]
@@ -313,7 +313,7 @@ class _Probe:
         smoothness = max(1e-12, *(self.curvature(place) for place in places))
         steepness = max(1e-12, *(self.steepness(place) for place in places))
         few = places[::3]
-        # The largest of several estimates is mostly too large: only intervals that hold at all points hold for it.
+        # The largest of several estimates is mostly too large: only simultaneous intervals cover the largest value.
         each = 1 - (1 - confidence) / len(few)
         value, low, high = map(
             max,
@@ -383,7 +383,7 @@ class _Probe:
             np.sum(draws.mean(axis=0) ** 2)
         ):  # rounding, not noise
             return 0.0, 0.0, 0.0
-        # On the scale of logarithms: a variance is positive, and its estimate skew.
+        # On the scale of logarithms: a variance is positive, and the estimate skew.
         spread = (
             math.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / value)
             if value > 0

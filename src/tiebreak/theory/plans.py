@@ -93,20 +93,22 @@ class Plan:
         return self.method.schedule
 
     @property
+    def vacuous(self) -> bool:
+        """Whether the bounds say less than the constants alone: ‖∇g(x_0)‖² ≤ 2L_gΔ_g, and ‖d‖² ≤ G_f² without g."""
+        c = self.constants
+        lower = self.bounds.lower_gradient_squared > 2 * c.L_g * c.delta_g
+        return bool(lower or self.bounds.direction_squared > c.G_f**2)
+
+    @property
     def plain(self) -> str:
         """The method that this is without its variance reduction, where the plan makes none of it; else empty."""
         first = self.schedule.at(0)
-        alpha = (
-            [of_level(first, "momentum", level) for level in LEVELS]
-            if reduces(self.method)
-            else []
-        )
-        without = first.period == 1 or alpha == [1.0, 1.0]
-        return (
-            self.method.name.partition("-")[2]
-            if reduces(self.method) and without
-            else ""
-        )
+        if not reduces(self.method):
+            return ""
+        alpha = [of_level(first, "momentum", level) for level in LEVELS]
+        if first.period == 1 or alpha == [1.0, 1.0]:
+            return self.method.name.partition("-")[2]
+        return ""
 
     def rows(self) -> list[tuple[str, str]]:
         """The plan as a table of two columns."""
@@ -122,23 +124,24 @@ class Plan:
         ]
         for name in LEGAL:
             law = getattr(self.schedule, name)
-            ends = (getattr(first, name), getattr(last, name))
-            if law is not None and name != "selection":
-                same = (
-                    f"{ends[0]:g}" if name.endswith("_batch") else f"{law}"
-                )  # what is drawn: a law may be below 1
-                rows.append(
-                    (
-                        name,
-                        f"{law}   ({ends[0]:.4g} … {ends[1]:.4g})"
-                        if ends[0] != ends[1]
-                        else same,
-                    )
-                )
+            if law is None or name == "selection":
+                continue
+            start = getattr(first, name)
+            end = getattr(last, name)
+            text = f"{law}"
+            if start != end:
+                text = f"{law}   ({start:.4g} … {end:.4g})"
+            elif name.endswith("_batch"):  # the drawn number: a law may be below 1
+                text = f"{start:g}"
+            rows.append((name, text))
         exact = type(self.constants) is Constants
         word = "proved" if exact else "proved, if the estimates hold"
         rows.append((f"{word}: E‖∇g‖² ≤", f"{self.bounds.lower_gradient_squared:.3g}"))
         rows.append((f"{word}: E‖d‖² ≤", f"{self.bounds.direction_squared:.3g}"))
+        if self.vacuous:
+            c = self.constants
+            trivial = f"‖∇g‖² ≤ {2 * c.L_g * c.delta_g:.3g} at the start, ‖∇f‖² ≤ {c.G_f**2:.3g} anywhere"
+            rows.append(("the bounds", f"mean nothing with this budget: {trivial}"))
         if self.noise_smoothness is not None:
             rows.append(
                 (
@@ -259,11 +262,9 @@ def plan(
             raise ValueError(
                 f"no plan for {calls:.3g} calls with {constants}: its numbers are beyond floats"
             ) from None
-        prediction = (
-            predicted(planned.schedule, constants, steps)
-            if objective == "practice"
-            else None
-        )
+        prediction = None
+        if objective == "practice":
+            prediction = predicted(planned.schedule, constants, steps)
         result = Plan(
             planned,
             calls,
@@ -319,65 +320,40 @@ def _choice(
 def _cheapest(solve: Callable[[int], Plan], epsilon: float, patient: bool) -> Plan:
     """The plan of the smallest budget 2·100^(i/512) that reaches ε, which is the smallest to one percent.
 
-    A model is not that precise: there it is the smallest to 15 percent. Where the choice is `patient`, ε is reached
-    also where f is slow.
-
-    Residuals fall as budgets grow, nearly along a line on logarithmic axes: the line through the two budgets nearest to
-    the answer says where to look next, first beyond them, then between them; a model's by halves.
+    A model is not that precise: there it is the smallest to 15 percent. If the choice is `patient`, ε is reached also
+    for a slow f. Residuals fall as budgets grow, so the budget is found by halving.
     """
     plans: dict[int, Plan] = {}
 
-    def excess(i: int) -> float:
-        """log(residual/ε): at most 0 where the plan is good enough, its transient over, and f's, be it slow."""
-        plan = plans[i] = solve(
-            math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3
-        )
+    def reached(i: int) -> bool:
+        """Whether the plan is good enough, with its transient over."""
+        budget = math.floor(math.exp(math.log(2) + i * _STEP)) if i else 3
+        plan = plans[i] = solve(budget)
         expected = plan.prediction
         if expected is None:
-            return math.log(plan.bounds.larger / epsilon)
-        larger = max(expected.larger, expected.at_worst) if patient else expected.larger
-        return math.log(max(expected.shortfall, larger / epsilon, 1e-300))
+            return bool(plan.bounds.larger <= epsilon)
+        larger = expected.larger
+        if patient:
+            larger = max(larger, expected.at_worst)
+        return bool(max(expected.shortfall, larger / epsilon) <= 1)
 
     low = 0
     high = _TYPICAL
-    above = math.inf
-    below = excess(_TYPICAL)
-    if below <= 0:
-        above = excess(low)
-        if above <= 0:
-            return plans[low]
-    way = 512
-    while (
-        below > 0
-    ):  # to larger budgets; not quite as far as the line says, which then leads beyond by little
-        low = high
-        high = high + way
-        above = below
-        if high * _STEP > 250 * math.log(10):
+    most = math.floor(math.log(_LARGEST) / _STEP)
+    while not reached(high):
+        if high == most:
             raise ValueError(f"epsilon={epsilon!r} needs more than 10^250 calls")
-        below = excess(high)
-        slope = (above - below) / way
-        way = (
-            min(4096, max(32, math.ceil(0.95 * below / slope)))
-            if 0 < slope < math.inf
-            else 512
-        )
-    model = plans[high].prediction is not None
-    looks = 0
-    while high - low > (16 if model else 1):
-        looks += 1
-        line = (
-            not model and looks % 4 > 0 and above < math.inf
-        )  # now and then the middle, to be safe
-        share = above / (above - below) if line else 0.5
-        middle = min(max(low + math.ceil(share * (high - low)), low + 1), high - 1)
-        value = excess(middle)
-        if value <= 0:
+        low = high
+        high = min(2 * high, most)
+    if low == 0 and reached(low):
+        return plans[low]
+    precision = 1 if plans[high].prediction is None else 16
+    while high - low > precision:
+        middle = (low + high) // 2
+        if reached(middle):
             high = middle
-            below = value
         else:
             low = middle
-            above = value
     return plans[high]
 
 

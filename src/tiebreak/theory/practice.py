@@ -28,7 +28,7 @@ from tiebreak.theory.penalties import penalty_smoothness, total_variance
 FOLDS = 200.0  # e-foldings in which g's transient is taken to be over, where g curves with L_g
 _MOST_STEPS = (
     3 * 10**4
-)  # a step has a price besides its calls, and more of them hardly help
+)  # a step has a price besides its calls, and more steps hardly help
 _LONGEST = 10**6  # steps that an accuracy may ask for
 _NODES = np.linspace(0, 1, 40)[:, None]  # of log t / log K
 
@@ -80,7 +80,7 @@ def predicted(schedule: Schedule, constants: Constants, steps: int) -> Predictio
     )
     time = float(np.sum(path.step_size[holds]))
     rates = path.step_size * path.barrier * c.L_g
-    settled_from = 0  # the step from which on β has its last value
+    settled_from = 0  # the first step with the last value of β
     if (
         penalty
         and isinstance(schedule.barrier, Power)
@@ -179,11 +179,11 @@ class Expectation(NamedTuple):
 
 def _sdbgd_model(p: Any, c: Constants, steps: Values, slope: Values) -> Expectation:
     """The resting point of SDBGD's step `steps`; s falls there as the power `slope` of the step."""
-    rest = (c.G_f * (p.regularizer + c.sigma_g**2 / p.lower_batch) / p.barrier) ** (
+    resting = (c.G_f * (p.regularizer + c.sigma_g**2 / p.lower_batch) / p.barrier) ** (
         1 / 3
     )  # ‖∇g‖ where it rests
     lag = slope / (3 * p.step_size * p.barrier * c.L_g * steps)
-    return _at_rest(p, c, steps, slope, rest, lag)
+    return _at_rest(p, c, steps, slope, resting, lag)
 
 
 def _penalty_model(
@@ -331,7 +331,7 @@ def practical_penalty(goal: Goal) -> Choice:
         path = shape.at(t, c, budget)
         end = shape.at(shape.steps, c, budget)
         counts = t * np.log(shape.steps) / (len(_NODES) - 1)
-        # Time at a weight that holds g: where f went before that, it has to leave again.
+        # Time at a weight that holds g; f has to undo every earlier move.
         grown = np.minimum(
             _holds_from(c, end.barrier) * shape.growth / shape.barrier, shape.growth
         )
@@ -343,7 +343,7 @@ def practical_penalty(goal: Goal) -> Choice:
         time = shape.first_step(c) * shape.start * np.maximum(passed, 1e-300)
         along = on_its_way(time, c) + wandering(path, counts, c)
         expected = _penalty_model(end, c, shape.steps, 0 * shape.steps, along)
-        # Time to forget all that was before the last stretch, in which β does not change any more.
+        # Time of the last stretch, with a constant β, to forget everything before.
         late = (
             end.step_size
             * end.barrier
@@ -413,7 +413,7 @@ def _integral(power: Values, x: Values) -> Values:
     )
 
 
-#: By (method, kind): the plans by what the model expects.
+#: By (method, kind): the plans by the model.
 EXPECTED: Mapping[tuple[str, str], Callable[[Goal], Choice]] = MappingProxyType(
     {("sdbgd", "anytime"): practical_sdbgd, ("penalty", "horizon"): practical_penalty}
 )

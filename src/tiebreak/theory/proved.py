@@ -9,6 +9,7 @@ from tiebreak.checks import whole
 from tiebreak.estimators import Held, Minibatch, Page, PerLevel, Spider, Storm
 from tiebreak.estimators.contract import of_level
 from tiebreak.methods import Method, get
+from tiebreak.schedules import Schedule
 from tiebreak.solver.budget import Many
 from tiebreak.theory.bounds import (
     Bounds,
@@ -113,22 +114,26 @@ def proved(
     if ell is not None:
         return _reduced(chosen, constants, steps, ell)
     upper, lower = _per_level(chosen)
-    if isinstance(lower, Minibatch):
-        if chosen.rule is rules.sdbgd and isinstance(upper, Minibatch):
-            return residual_bounds(chosen.schedule, constants, steps)
-        if chosen.rule is rules.constant and isinstance(upper, Minibatch):
-            return penalty_bounds(chosen.schedule, constants, steps)
-        if (
-            chosen.rule is rules.constant
-            and isinstance(upper, Held)
-            and isinstance(upper.inner, Minibatch)
-        ):
-            return lazy_bounds(
-                chosen.schedule, constants, steps, int(chosen.schedule.at(0).upper_hold)
-            )
+    inner = upper.inner if isinstance(upper, Held) else upper
+    for rule, *types, bound in _BOUNDS:
+        fits = chosen.rule is rule and [type(upper), type(lower)] == types
+        if fits and type(inner) is Minibatch:
+            return bound(chosen.schedule, constants, steps)
     raise ValueError(
         f"no bound is known for {chosen.name}: its rule and its estimator must be those of SDBGD or of a penalty"
     )
+
+
+def _lazy_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bounds:
+    return lazy_bounds(schedule, constants, steps, int(schedule.at(0).upper_hold))
+
+
+#: The bounds without variance reduction, by rule and estimators of the upper and the lower level.
+_BOUNDS = (
+    (rules.sdbgd, Minibatch, Minibatch, residual_bounds),
+    (rules.constant, Minibatch, Minibatch, penalty_bounds),
+    (rules.constant, Held, Minibatch, _lazy_bounds),
+)
 
 
 def residuals_of(
@@ -175,9 +180,8 @@ def _reduced(method: Method, constants: Constants, steps: Any, ell: Pair) -> Bou
             steps, lower, np.array([bounds.direction_squared for bounds in each])
         )
     K = whole("steps", steps)
-    pair = (_descent if method.rule is rules.constant else _barrier)(
-        method, constants, K, ell
-    )
+    bound = _descent if method.rule is rules.constant else _barrier
+    pair = bound(method, constants, K, ell)
     if not np.isfinite(pair[1]):
         raise ValueError(
             f"{method.name} has no bound with this schedule: its steps are too long for the batches of its "
@@ -247,7 +251,7 @@ def _errors(estimator: Any, level: str, many: Any, sigma: float, ell: float) -> 
         return refreshed_errors(
             sigma,
             ell,
-            estimator.anew(many) == 1,
+            estimator.refreshes(many) == 1,
             batch,
             getattr(many, f"{level}_refresh"),
         )

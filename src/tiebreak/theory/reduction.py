@@ -217,13 +217,13 @@ def storm_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Resi
         caused = eta**2 * _differences(p, ell) * theta * geometric(alpha, steps - 1)
         young = np.where(caused > 0, room / caused, np.inf) - 1
         factor = np.where(young > 0, 1 + 1 / young, np.inf)
-        rest = np.where(
+        later = np.where(
             steps > 1,
             factor * alpha**2 * variance * np.maximum(steps - Z, 0) / forgotten,
             0.0,
         )
     noise = np.where(
-        (young > 0) & (room >= -1e-12), (variance * Z + rest) / steps, np.inf
+        (young > 0) & (room >= -1e-12), (variance * Z + later) / steps, np.inf
     )
     return constant_residuals(p, constants, steps, noise)
 
@@ -307,11 +307,11 @@ def barrier_residuals(
     with np.errstate(divide="ignore", invalid="ignore"):
         # √T ≤ slope √X + rest
         slope = kappa / (1 - kappa)
-        rest = np.sqrt(V / (1 - kappa**2))
+        offset = np.sqrt(V / (1 - kappa**2))
         A = 1 - square * slope**2
-        B = slope * (linear + 2 * square * rest)
-        C = start + linear * rest + square * rest**2
+        B = slope * (linear + 2 * square * offset)
+        C = start + linear * offset + square * offset**2
         root = (B + np.sqrt(B**2 + 4 * A * C)) / (2 * A)  # A X − B √X − C ≤ 0
-    T = np.where((kappa < 1) & (A > 0), (slope * root + rest) ** 2, np.inf)
+    T = np.where((kappa < 1) & (A > 0), (slope * root + offset) ** 2, np.inf)
     theorem = theorem_1(p, c, add, tau_squared=T)
     return theorem.lower_gradient_squared, theorem.falling

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from tiebreak.estimators import Estimator, Minibatch
-from tiebreak.estimators.contract import enters_direction
 from tiebreak.schedules import Parameters
 from tiebreak.torch.checkpoint import Entries
 from tiebreak.torch.gradients import LEVELS, Gradients
@@ -38,7 +37,7 @@ class Estimates:
         self.estimator = estimator
         self.kind = type(estimator).__name__
         self.is_minibatch = type(estimator) is Minibatch
-        self.in_direction = enters_direction(estimator)
+        self.in_direction = estimator.direction
         self.memory: _Memory = {level: {} for level in LEVELS}
         self._new: _Memory = {}
 
