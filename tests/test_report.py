@@ -17,8 +17,10 @@ from matplotlib.figure import Figure
 
 from browser import browser, look
 from command import call
+from tiebreak.methods import METHODS
+from tiebreak.problems.paper import lower_value
 from tiebreak.studies import load, save
-from tiebreak.studies.charts import Axis, Chart, Landscape, Series
+from tiebreak.studies.charts import Axis, Chart, Series
 from tiebreak.studies.comparison.charts import recorded_chart
 from tiebreak.studies.findings import Findings, Verdict, from_json, stored
 from tiebreak.studies.folder import kind_of, read_columns, write_files
@@ -239,7 +241,7 @@ def test_curves_are_the_means_of_what_was_recorded(places):
         rows = select(table, step=series.columns["step"][i])
         assert len(rows["run"]) == 3
         assert set(rows["calls"]) == {series.columns["calls"][i]}
-        for axis in chart.y:
+        for axis in chart.y[:5]:
             assert series.columns[axis.key][i] == pytest.approx(
                 rows[axis.key].mean(), rel=1e-5
             )
@@ -249,52 +251,31 @@ def test_curves_are_the_means_of_what_was_recorded(places):
             )
 
 
-def test_batches_and_noise_are_those_of_the_schedule(places):
-    from tiebreak.methods import METHODS
-
-    found = findings_of(places["reproduce"])
-    chart = found.charts["multiplier"]
-    names = ("SDBGD", "SDBPG", "PR-SDBPG†", "VR-PR-SDBPG†")
-    assert tuple(series.name for series in chart.series) == names
-    for series, method in zip(
-        chart.series, ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"), strict=True
-    ):
-        step = int(series.columns["step"][3])  # the first steps are all recorded
-        at = METHODS[method].schedule.at(step)
-        assert series.columns["lower_batch"][3] == at.lower_batch
-        assert series.columns["upper_batch"][3] == at.upper_batch
-        if method == "vr_pr_sdbpg":
-            assert "noise" not in series.columns  # its estimate is no mean of one batch
-        else:
-            variance = 2 * 0.5**2 / at.lower_batch
-            exact = series.columns["lower_gradient_squared"][3]
-            assert series.columns["noise"][3] == pytest.approx(
-                variance / (variance + exact), rel=1e-5
-            )
-
-
-def test_the_front_ends_at_points_where_the_weighted_sum_is_stationary(places):
-    chart = findings_of(places["reproduce"]).charts["front"]
-    swept = {name: np.array(each) for name, each in chart.series[0].columns.items()}
-    gaps = np.isnan(swept["lower"])
-    assert gaps.sum() == np.isnan(swept["upper"]).sum() <= 2
-    assert np.nanmax(swept["upper"]) < 10
-    assert np.nanmin(swept["lower"]) < 1e-4  # a large weight ends at a minimiser of g
-
-
 def test_paths_begin_at_the_start_and_end_where_the_means_do(places):
-    found = findings_of(places["reproduce"])
-    (ground,) = parts(found, Landscape)
+    chart = findings_of(places["reproduce"]).charts["trajectories"]
     points = read_columns(places["reproduce"] / "points.csv")
-    for path, method in zip(ground.paths, distinct(points, "method"), strict=True):
-        assert (path.x[0], path.y[0]) == (1.5, 1.5)
+    for method in distinct(points, "method"):
+        series = [s for s in chart.series if s.name.rstrip("†") == METHODS[method].name]
+        mean, *runs, end = series
+        assert (mean.columns["x"][0], mean.columns["y"][0]) == (1.5, 1.5)
         ends = select(points, method=method, iterate="last")
-        assert (path.x[-1], path.y[-1]) == pytest.approx(
-            (ends["x0"].mean(), ends["x1"].mean()), rel=1e-5
-        )
-        assert len(path.runs) == 3
-    assert np.shape(ground.values) == (len(ground.y), len(ground.x))
-    assert np.min(ground.values) >= 0
+        expected = pytest.approx((ends["x0"].mean(), ends["x1"].mean()), rel=1e-5)
+        assert (mean.columns["x"][-1], mean.columns["y"][-1]) == expected
+        assert (end.columns["x"][0], end.columns["y"][0]) == expected
+        assert [run.faint for run in runs] == [True] * 3
+
+
+def test_contours_are_of_g(places):
+    chart = findings_of(places["reproduce"]).charts["trajectories"]
+    contours = [s for s in chart.series if s.name == "contours of g"]
+    levels = set()
+    for series in contours:
+        x = np.stack([series.columns["x"], series.columns["y"]], axis=1)
+        values = lower_value(x[np.isfinite(x).all(axis=1)])
+        if len(values):
+            assert np.ptp(values) < 1e-4
+            levels.add(round(float(values[0]), 2))
+    assert levels >= {0.25, 0.5, 1.0, 1.5, 2.0}
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -750,7 +731,7 @@ def test_every_switch_of_every_chart_draws_something(opened, places):
     quiet(opened)
 
 
-def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, places):
+def test_the_switch_the_legend_and_the_tables_by_keyboard(opened, places):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
@@ -766,15 +747,6 @@ def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, pla
         )
         select.send_keys(Keys.ARROW_DOWN)
     assert labels == ["‖d‖², own λ", "‖∇g‖²", "min over λ of ‖∇f+λ∇g‖²"]
-    # The slider: home is the start of every run.
-    slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
-    slider.send_keys(Keys.HOME)
-    said = opened.find_element(By.TAG_NAME, "output").text
-    assert said.count("step 0, 0 calls") == 4
-    ends = js("return document.querySelectorAll('figure .plot')[1].data.at(-1).x")
-    assert ends == [1.5]
-    slider.send_keys(Keys.ARROW_RIGHT)
-    assert opened.find_element(By.TAG_NAME, "output").text != said
     # The legend: a button hides its method, and brings it back.
     button = opened.find_element(By.CSS_SELECTOR, "figure .legend button")
     before = js("return document.querySelector('figure .plot').data.length")
@@ -808,25 +780,6 @@ def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, pla
         """
     )
     assert unreachable == []
-    quiet(opened)
-
-
-def test_the_run_can_be_played(opened, places):
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    visit(opened, places["reproduce"])
-    play = next(
-        b
-        for b in opened.find_elements(By.CSS_SELECTOR, ".controls button")
-        if b.text == "Play"
-    )
-    slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
-    opened.execute_script("arguments[0].click()", play)
-    wait = WebDriverWait(opened, 20, poll_frequency=0.05)
-    wait.until(lambda _: 0 < int(slider.get_attribute("value")) < 100)
-    opened.execute_script("arguments[0].click()", play)
-    assert play.text == "Play"
     quiet(opened)
 
 

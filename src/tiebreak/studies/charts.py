@@ -43,6 +43,8 @@ class Series:
         The number of the colour and the dashes.
     dash : str
         Plotly's name of the dashes, if they are not those of the look.
+    faint : bool
+        Whether the line is thin, as that of one run of many.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Series:
     mode: Literal["lines", "markers", "lines+markers"] = "lines"
     dash: str | None = None
     shape: Literal["linear", "hv"] = "linear"
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Chart:
     ----------
     panels : int
         How many of the quantities `y` the figure of a result shows; with 0 there is no figure, only the page.
+    equal : bool
+        Whether units are equally long on both axes, as on a map.
 
     Examples
     --------
@@ -94,59 +99,17 @@ class Chart:
     series: Sequence[Series]
     marks: Sequence[Mark] = ()
     panels: int = 2
-    kind: str = "chart"
+    equal: bool = False
 
 
-@dataclass(frozen=True)
-class Path:
-    """The mean iterates in the plane, with the steps and calls at each; `runs` are single runs, for print."""
-
-    name: str
-    look: int
-    x: Numbers
-    y: Numbers
-    steps: Numbers
-    calls: Numbers
-    runs: Sequence[Numbers] = ()
-
-
-@dataclass(frozen=True)
-class Landscape:
-    """Paths over the contours of a function of two variables; the page has a slider along the run.
-
-    `places` are names, Plotly's symbol, and points; `views` are limits ((left, right), (bottom, top)) by name, the
-    first of them shown first.
-    """
-
-    title: str
-    about: str
-    x: Numbers
-    y: Numbers
-    values: Any
-    paths: Sequence[Path]
-    places: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]
-    views: Mapping[str, Any]
-    kind: str = "landscape"
-
-
-def chart_from(data: Mapping[str, Any]) -> Chart | Landscape:
+def chart_from(data: Mapping[str, Any]) -> Chart:
     """The chart that ``dataclasses.asdict`` made this data of; ValueError if the data are of no chart."""
+    kinds: dict[str, Any] = {"x": Axis, "y": Axis, "series": Series, "marks": Mark}
     try:
-        if data["kind"] == "landscape":
-            paths = [Path(**path) for path in data["paths"]]
-            return Landscape(**{**data, "paths": paths})
-        series = [Series(**each) for each in data["series"]]
-        for one in series:
-            _check_columns(one)
-        return Chart(
-            **{
-                **data,
-                "x": [Axis(**axis) for axis in data["x"]],
-                "y": [Axis(**axis) for axis in data["y"]],
-                "series": series,
-                "marks": [Mark(**mark) for mark in data["marks"]],
-            }
-        )
+        parts = {n: [kind(**each) for each in data[n]] for n, kind in kinds.items()}
+        for series in parts["series"]:
+            _check_columns(series)
+        return Chart(**{**data, **parts})
     except (KeyError, TypeError, AttributeError) as error:
         names = ", ".join(field.name for field in fields(Chart))
         raise ValueError(f"a chart must have {names}: {error!r}") from None

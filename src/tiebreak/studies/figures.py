@@ -11,14 +11,13 @@ from typing import Any, Literal
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from tiebreak.provenance import made_by
-from tiebreak.studies.charts import COLOURS, Axis, Chart, Landscape, Series
+from tiebreak.studies.charts import COLOURS, Axis, Chart, Series
 from tiebreak.studies.latex import for_matplotlib
 
 Width = Literal["column", "page"]
@@ -33,7 +32,6 @@ _DASHES: tuple[Any, ...] = (
 )
 _NAMED_DASHES = {"solid": _DASHES[0], "dash": _DASHES[1], "dot": _DASHES[3]}
 _MARKERS = "osD^vP*X"
-_SYMBOLS = {"circle": "o", "cross": "P", "star": "*", "square": "s"}
 _LETTERS = {"column": 64, "page": 120}  # of a line of the legend
 _LABEL = {"x": 60, "y": 34}  # letters of a line beside an axis
 _LINE = 1.35  # height of a line of the legend, in sizes of its letters
@@ -86,7 +84,7 @@ def footnote(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=8.5, color="0.35")
 
 
-def draw(chart: Chart | Landscape) -> Figure:
+def draw(chart: Chart) -> Figure:
     """The figure of a chart in the folder of a result.
 
     >>> from tiebreak.studies.charts import Series
@@ -95,16 +93,14 @@ def draw(chart: Chart | Landscape) -> Figure:
     >>> draw(chart).axes[0].get_yscale()
     'log'
     """
-    if isinstance(chart, Landscape):
-        return draw_landscape(chart)
     return draw_chart(chart, chart.x[0], chart.y[: chart.panels], "page")
 
 
-def draw_all(charts: Mapping[str, Chart | Landscape]) -> dict[str, bytes]:
+def draw_all(charts: Mapping[str, Chart]) -> dict[str, bytes]:
     """The figures of all charts that have panels as PNG and PDF, by the names of their files."""
     contents: dict[str, bytes] = {}
     for name, chart in charts.items():
-        if isinstance(chart, Landscape) or chart.panels:
+        if chart.panels:
             figure = draw(chart)
             contents |= {f"{name}.{k}": image(figure, k) for k in ("png", "pdf")}
     return contents
@@ -146,6 +142,9 @@ def draw_chart(chart: Chart, x: Axis, panels: Sequence[Axis], width: Width) -> F
                     line(mark.at, color="0.4", linewidth=0.8, linestyle="--")
             if axes.get_xscale() == axes.get_yscale() == "log":
                 log_grid(axes)
+            if chart.equal:
+                axes.set_aspect("equal")
+                figure.set_figheight(3.3)
         _add_legend(figure, list(names.values()), list(names), width)
     return figure
 
@@ -194,6 +193,8 @@ def _draw_series(axes: Axes, series: Series, x: str, y: str) -> Line2D:
         "linestyle": _NAMED_DASHES.get(series.dash or "", look["linestyle"]),
         "drawstyle": "steps-post" if series.shape == "hv" else "default",
     }
+    if series.faint:
+        style_of_line |= {"linestyle": "-", "linewidth": 0.5, "alpha": 0.45}
     if series.mode == "markers":
         style_of_line["linestyle"] = ""
     if "markers" in series.mode:
@@ -218,50 +219,3 @@ def _set_scale(axes: Axes, axis: Axis, letter: str, columns: Iterable[Any]) -> N
     positive = [bool((np.isfinite(each) & (each > 0)).any()) for each in columns]
     if axis.scale == "log" and any(positive):
         set_scale("log", nonpositive="mask")
-
-
-def draw_landscape(ground: Landscape) -> Figure:
-    """Runs thin and their mean thick, over the contours of the function, with the places of interest."""
-    with style():
-        x_limits, y_limits = next(iter(ground.views.values()))
-        shape = (y_limits[1] - y_limits[0]) / (x_limits[1] - x_limits[0])
-        figure = Figure(figsize=(7.4, 1.5 + 6.6 * shape), layout="constrained")
-        axes = figure.subplots()
-        axes.set(aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
-        values = _floats(ground.values)
-        levels = np.linspace(np.nanmin(values), np.nanmax(values), 13)
-        shades = LinearSegmentedColormap.from_list("", ["#FFFFFF", "#C9CED6"])
-        axes.contourf(ground.x, ground.y, values, levels, cmap=shades)
-        axes.contour(ground.x, ground.y, values, levels, colors="0.62", linewidths=0.4)
-        axes.set(xlim=x_limits, ylim=y_limits)
-        lines = []
-        for width, path in zip(
-            np.linspace(2.4, 1.4, len(ground.paths)), ground.paths, strict=True
-        ):
-            look = look_of(path.look)
-            for x, y in path.runs:
-                axes.plot(
-                    _floats(x),
-                    _floats(y),
-                    color=look["color"],
-                    linewidth=0.5,
-                    alpha=0.45,
-                )
-            x, y = _floats(path.x), _floats(path.y)
-            lines += axes.plot(x, y, linewidth=width, **look)
-            dot: dict[str, Any] = {
-                "markeredgecolor": "white",
-                "markersize": 6,
-                "zorder": 6,
-            }
-            axes.plot(x[-1:], y[-1:], "o", color=look["color"], **dot)
-        for _, symbol, points in ground.places:
-            spots = np.array(points)
-            marker = _SYMBOLS.get(symbol, "o")
-            lines += axes.plot(
-                *spots.T, marker, color="white", markeredgecolor="black", zorder=5
-            )
-        names = [path.name for path in ground.paths]
-        names += [name for name, *_ in ground.places]
-        _add_legend(figure, lines, names, "page")
-    return figure

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiebreak.provenance import sentence
-from tiebreak.studies.charts import Chart, Landscape, Series, chart_from, thinned
+from tiebreak.studies.charts import Chart, Series, chart_from, thinned
 from tiebreak.studies.tables import Columns, Table, document
 
 _DIGITS = 6  # of a number in a chart
@@ -43,7 +43,7 @@ class Findings:
     tables : sequence of Table
     notes : sequence of str
         What a reader must know to read the tables.
-    charts : dict of str to Chart or Landscape
+    charts : dict of str to Chart
         By the names of their figures.
     record : dict
         Plain data for ``config.json``: the command, settings and versions.
@@ -74,7 +74,7 @@ class Findings:
     verdict: Verdict
     tables: Sequence[Table]
     notes: Sequence[str]
-    charts: Mapping[str, Chart | Landscape]
+    charts: Mapping[str, Chart]
     record: Mapping[str, Any]
     data: Mapping[str, Columns] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
@@ -114,7 +114,8 @@ def to_json(findings: Findings) -> dict[str, Any]:
 def from_json(kind: str, record: Mapping[str, Any], data: Any) -> Findings:
     """The findings that :func:`to_json` made this data of; ValueError if the data are of no findings."""
     try:
-        sentence(record)
+        if "date" in record:
+            sentence(record)
         return Findings(
             kind,
             _text(data["title"]),
@@ -152,19 +153,15 @@ def _table(data: Mapping[str, Any]) -> Table:
 
 
 def _drawable(
-    charts: Mapping[str, Chart | Landscape],
-) -> dict[str, Chart | Landscape]:
+    charts: Mapping[str, Chart],
+) -> dict[str, Chart]:
     """The charts with no more points than a page of 6 MB has room for."""
-    series = [one for c in charts.values() if isinstance(c, Chart) for one in c.series]
-    columns = sum(len(one.columns) for one in series)
+    columns = sum(len(s.columns) for c in charts.values() for s in c.series)
     points = min(_POINTS, max(25, _CELLS // max(columns, 1)))
-    fewer: dict[str, Chart | Landscape] = {}
-    for name, chart in charts.items():
-        fewer[name] = chart
-        if isinstance(chart, Chart):
-            kept = [_thinned(one, points) for one in chart.series]
-            fewer[name] = replace(chart, series=kept)
-    return fewer
+    return {
+        name: replace(chart, series=[_thinned(each, points) for each in chart.series])
+        for name, chart in charts.items()
+    }
 
 
 def _thinned(series: Series, points: int) -> Series:

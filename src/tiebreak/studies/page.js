@@ -145,7 +145,7 @@
           ? { type: "data", array: s.columns[`${key}:error`], thickness: 1, width: 2 } : undefined);
         traces.push({
           x: placed(across, xs), y: placed(up, ys), type: "scatter", mode: s.mode, name: s.name,
-          line: { color: own, width: 2, dash: dashes(s), shape: s.shape },
+          line: { color: own, width: s.faint ? 0.8 : 2, dash: s.faint ? "solid" : dashes(s), shape: s.shape }, opacity: s.faint ? 0.45 : 1,
           marker: { color: own, size: s.mode === "markers" ? 10 : 6, symbol: shape(s.look) },
           error_x: across.scale === "symlog" ? undefined : bars(across.key), error_y: bars(up.key),
           customdata: xs.map((v, i) => [short(v), short(ys[i])]),
@@ -168,85 +168,13 @@
           xanchor: vertical ? "left" : "right", yanchor: vertical ? "top" : "bottom", font: { color: css("--dim"), size: 12 },
         });
       }
-      Plotly.react(place, traces, layout({ xaxis: shownAxis(across), yaxis: shownAxis(up), shapes, annotations }), CONFIG);
+      Plotly.react(place, traces, layout({
+        xaxis: shownAxis(across), yaxis: { ...shownAxis(up), ...(data.equal ? { scaleanchor: "x" } : {}) }, shapes, annotations,
+      }), CONFIG);
       names.draw();
     };
     if (data.y.length > 1) controls.append(choice("Show", data.y.map((a) => a.label), (i) => { y = i; draw(); }));
     if (data.x.length > 1) controls.append(choice("against", data.x.map((a) => a.label), (i) => { x = i; draw(); }));
-    return draw;
-  };
-
-  const drawLandscape = (figure, data) => {
-    const controls = figure.querySelector(".controls"), place = figure.querySelector(".plot");
-    const views = Object.entries(data.views);
-    const [[left, right], [bottom, top]] = [data.views[views[0][0]][0], data.views[views[0][0]][1]];
-    place.style.aspectRatio = String(Math.max(0.9, (right - left) / (top - bottom)));
-    place.style.height = "auto";
-    place.style.minHeight = "14rem";
-    place.style.maxHeight = "32rem";
-    let view = 0;
-    const slider = make("input", { type: "range", min: "0", max: "100", value: "100" });
-    const output = make("output");
-    const shown = (path) => Math.round((Number(slider.value) / 100) * (path.x.length - 1));
-    const entries = () => data.paths.map(({ name, look }) => ({ name, look, dash: dashes({ look }) }));
-    const names = legend(figure, entries, () => draw());
-    const lines = () => data.paths.flatMap((path) => {
-      const end = shown(path), own = colour(path.look), visible = !names.hidden.has(path.name);
-      return [{
-        x: path.x.slice(0, end + 1), y: path.y.slice(0, end + 1), type: "scatter", mode: "lines", name: path.name, visible,
-        line: { color: own, width: 2.5, dash: dashes(path) }, hoverinfo: "name",
-      }, {
-        x: [path.x[end]], y: [path.y[end]], type: "scatter", mode: "markers", name: path.name, visible,
-        marker: { color: own, size: 11, line: { color: css("--back"), width: 1.5 } },
-        hovertemplate: "(%{x:.3f}, %{y:.3f})<extra>%{fullData.name}</extra>",
-      }];
-    });
-    const draw = () => {
-      const [across, up] = views[view][1];
-      const ground = {
-        x: data.x, y: data.y, z: data.values, type: "contour", showscale: false, ncontours: 14,
-        colorscale: [[0, css("--low")], [1, css("--high")]], line: { width: 0.6, color: css("--dim") }, hovertemplate: "g = %{z:.3g}<extra></extra>",
-      };
-      const spots = data.places.map(([name, symbol, points]) => ({
-        x: points.map((p) => p[0]), y: points.map((p) => p[1]), type: "scatter", mode: "markers", name,
-        marker: { symbol, size: 12, color: css("--back"), line: { color: css("--text"), width: 1.8 } },
-        hovertemplate: "(%{x:.3f}, %{y:.3f})<extra>%{fullData.name}</extra>",
-      }));
-      const axis = (text, range) => ({ title: { text }, range, gridcolor: "rgba(0,0,0,0)", zeroline: false, automargin: true });
-      const yaxis = { ...axis("x₂", up), scaleanchor: "x", constrain: "domain" };
-      const xaxis = { ...axis("x₁", across), constrain: "domain" };
-      Plotly.react(place, [ground, ...spots, ...lines()], layout({ xaxis, yaxis }), CONFIG);
-      names.draw();
-      tell();
-    };
-    const tell = () => {
-      output.textContent = data.paths.map((path) => {
-        const end = shown(path);
-        return `${path.name}: step ${short(path.steps[end])}, ${short(path.calls[end])} calls`;
-      }).join(" · ");
-    };
-    const slide = () => {
-      const traces = lines(), first = 1 + data.places.length;
-      Plotly.restyle(place, { x: traces.map((t) => t.x), y: traces.map((t) => t.y) }, traces.map((_, i) => first + i));
-      tell();
-    };
-    slider.addEventListener("input", slide);
-    let clock = null;
-    const play = make("button", { type: "button" }, "Play");
-    const stop = () => { clearInterval(clock); clock = null; play.textContent = "Play"; };
-    play.addEventListener("click", () => {
-      if (clock !== null) { stop(); return; }
-      play.textContent = "Stop";
-      if (slider.value === "100") slider.value = "0";
-      clock = setInterval(() => {
-        slider.value = String(Number(slider.value) + 1);
-        slide();
-        if (slider.value === "100") stop();
-      }, 60);
-    });
-    controls.append(make("label", {}, "Along the run", slider), play);
-    if (views.length > 1) controls.append(choice("View", views.map(([name]) => name), (i) => { view = i; draw(); }));
-    controls.append(output);
     return draw;
   };
 
@@ -294,7 +222,7 @@
 
   for (const figure of document.querySelectorAll("figure.drawn")) {
     const data = JSON.parse(figure.querySelector("script").textContent);
-    redraws.push(({ chart: drawChart, landscape: drawLandscape })[data.kind](figure, data));
+    redraws.push(drawChart(figure, data));
   }
   paint();
   root.dataset.ready = "yes";

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import tiebreak
 from tiebreak.files import atomic, locked
-from tiebreak.studies.charts import COLOURS, Chart, Landscape
+from tiebreak.studies.charts import COLOURS, Chart
 from tiebreak.studies.findings import Findings, Verdict, plain, stored
 from tiebreak.studies.folder import PAGE, load, write_files
 from tiebreak.studies.tables import Table
@@ -176,9 +176,7 @@ def _verdict(verdict: Verdict) -> str:
     )
 
 
-def _figure(name: str, chart: Chart | Landscape) -> str:
-    if isinstance(chart, Landscape):
-        chart = replace(chart, paths=[replace(path, runs=()) for path in chart.paths])
+def _figure(name: str, chart: Chart) -> str:
     title = escape(chart.title)
     about = escape(chart.about)
     return (

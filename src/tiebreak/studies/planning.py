@@ -13,7 +13,7 @@ from tiebreak.problems import paper
 from tiebreak.provenance import stamp
 from tiebreak.schedules import LEGAL
 from tiebreak.solver.budget import Many, calls, steps_within
-from tiebreak.studies.charts import Axis, Chart, Landscape, Series, spread
+from tiebreak.studies.charts import Axis, Chart, Series, spread
 from tiebreak.studies.comparison.problems import ComparedProblem
 from tiebreak.studies.findings import Findings, Verdict
 from tiebreak.studies.method_names import describe
@@ -237,7 +237,7 @@ def _measured(curves: Columns) -> Columns:
     return columns
 
 
-def _charts(data: Mapping[str, Columns]) -> dict[str, Chart | Landscape]:
+def _charts(data: Mapping[str, Columns]) -> dict[str, Chart]:
     curves = data["curves"] | {"step": data["curves"]["K"]}
     series = [Series("proved at x_N", curves, 0, dash="dash")]
     axes = [Axis(name, SYMBOLS[name], "log") for name in RESIDUALS]

@@ -192,7 +192,7 @@ def findings_of(
         _verdict(e, record, data["points"]),
         _tables(e, record, data["points"]),
         _notes(e, record, data["points"]),
-        reproduction_charts(e, data, record["seconds"]),
+        reproduction_charts(e, data["curves"], record["seconds"]),
         record,
         data,
         opening=(

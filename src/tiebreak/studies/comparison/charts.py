@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.studies.charts import Axis, Chart, Landscape, Series, spread, thinned
+from tiebreak.studies.charts import Axis, Chart, Series, spread, thinned
 from tiebreak.studies.comparison.report import calls
 from tiebreak.studies.comparison.result import ComparisonResult
 from tiebreak.studies.tables import Columns, by_step, distinct, select
@@ -21,10 +21,10 @@ _NUMBERS = 60_000  # of all recorded curves together: about half a megabyte
 _BANDED = 40  # curves, up to which a reader can tell their bands apart
 
 
-def comparison_charts(result: ComparisonResult) -> dict[str, Chart | Landscape]:
+def comparison_charts(result: ComparisonResult) -> dict[str, Chart]:
     """The charts by the names of their figures: profiles of several problems, curves of what was recorded."""
     c = result.comparison
-    charts: dict[str, Chart | Landscape] = {}
+    charts: dict[str, Chart] = {}
     if len(c.compared_problems) > 1:
         charts["profiles"] = profiles_chart(result.profiles)
     if result.curves:

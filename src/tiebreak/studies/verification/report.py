@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tiebreak.studies.charts import Axis, Chart, Landscape, Mark, Series
+from tiebreak.studies.charts import Axis, Chart, Mark, Series
 from tiebreak.studies.findings import Findings, Verdict
 from tiebreak.studies.tables import (
     SYMBOLS,
@@ -197,9 +197,9 @@ def _steeper(data: Mapping[str, Columns]) -> str:
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
-def _charts(data: Mapping[str, Columns]) -> dict[str, Chart | Landscape]:
+def _charts(data: Mapping[str, Columns]) -> dict[str, Chart]:
     """The charts by the names of their figures; a single case has no rates, and may have no deviations."""
-    charts: dict[str, Chart | Landscape] = {
+    charts: dict[str, Chart] = {
         "bounds": _bound_chart(data["bounds"]),
         "family": _family_chart(data["bounds"]),
     }
