@@ -248,7 +248,7 @@ def test_problems_and_methods_may_be_objects() -> None:
         match="'paper', 'smooth' cannot be sent to workers; give engine=None",
     ):
         compare(asked, engine=1)
-    assert "<paper>,valley-4 --methods <smooth>,penalty" in asked.command
+    assert "'<paper>,valley-4' --methods '<smooth>,penalty'" in asked.command
 
     def here(constants, budget):
         return smooth.replace(

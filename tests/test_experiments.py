@@ -212,7 +212,7 @@ def test_the_command_repeats_the_experiment() -> None:
     )
     assert experiment.command == (
         "tiebreak reproduce --methods penalty --runs 2 --budget 100000000 --seed 0 --start -1.0,0.1 --noise 0.5 "
-        "--record 7 --per-sample"
+        "--per-sample --record 7"
     )
 
 

@@ -519,6 +519,60 @@ def test_a_result_of_own_files_is_repeated_anywhere(
     )
 
 
+EVIL = """
+import tiebreak
+
+sdbgd = tiebreak.methods.sdbgd
+a = sdbgd.replace(name="[/nope] :x: | c")
+b = sdbgd.replace(name="‖\\\\input{/etc/passwd}‖")
+c = sdbgd.replace(name="$\\\\frac{$")
+d = sdbgd.replace(name="red\\x1b[31m\\nline <b>&")
+"""
+
+
+def test_names_are_text_in_every_output(tmp_path, monkeypatch):
+    """Markup of rich, Markdown, LaTeX, HTML, mathematics of matplotlib, and sequences of a terminal."""
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text(EVIL, encoding="utf-8")
+    methods = ",".join(f"evil.py:{name}" for name in "abcd")
+    words = ["compare", "--problems", "paper,valley-4", "--methods", methods]
+    done = call(*words, "--quick", "--report", "--output", "out")
+    assert "[/nope] :x: | c" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    summary = Path("out/summary.md").read_text(encoding="utf-8")
+    assert "[/nope] :x: \\| c |" in summary
+    assert "line &lt;b>&" in summary
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;&amp;" in page
+    call("publish", "out")
+    for path in Path("out/paper").glob("*.tex"):
+        text = path.read_text(encoding="utf-8")
+        assert "\\input{/etc" not in text
+        assert "\\frac" not in text
+        assert "\x1b" not in text
+        parses(re.sub(r"^%.*\n", "", text, flags=re.MULTILINE))
+
+
+def test_what_a_command_would_run_is_checked_and_not_what_a_record_lists(
+    results, tmp_path, monkeypatch
+):
+    """The record lists no file, or the file in its own folder, or names a module; `plan` runs files as well."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("raise RuntimeError", encoding="utf-8")
+    for command, message in (
+        ("reproduce --methods mine.py:m", "which its record does not list"),
+        ("reproduce --methods=sdbgd,mine.py:m", "which its record does not list"),
+        ("reproduce --problem package.mine:m", "would import the module"),
+    ):
+        folder = tmp_path / "copy"
+        shutil.copytree(results, folder, dirs_exist_ok=True)
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        saved |= {"command": f"tiebreak {command}", "sources": {}}
+        (folder / "config.json").write_text(json.dumps(saved), encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            repeated_command(folder)
+
+
 def test_there_may_be_no_own_files(results, tmp_path):
     assert (
         "was made without files"

@@ -604,9 +604,9 @@ def test_a_case_of_ones_own_is_checked_and_saved(tmp_path):
         steps=120,
         noise_smoothness=0.0,
     )
-    assert "--noise-smoothness '0.0'" in asked.command
+    assert "--noise-smoothness 0.0" in asked.command
     unequal = replace(asked, noise_smoothness=(0.0, 0.5))
-    assert "--noise-smoothness '0.0,0.5'" in unequal.command
+    assert "--noise-smoothness 0.0,0.5" in unequal.command
     found = studies.run(asked)
     assert found.verdict.good
     assert set(found.data["bounds"]["group"]) == {"own"}

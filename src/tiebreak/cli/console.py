@@ -213,7 +213,11 @@ def _show(console: Console, table: Table) -> None:
 def bar(name: str = "Starting") -> Iterator[Callable[[str, float], Any]]:
     """A line for work with a share: told a name, a share, and numbers if the work has some."""
     with waiting(name) as line:
-        yield lambda name, share: show(line, share, name, getattr(share, "now", None))
+
+        def tell(name: str, share: float) -> None:
+            show(line, share, printable(name).plain, getattr(share, "now", None))
+
+        yield tell
 
 
 def waiting(name: str) -> Line:

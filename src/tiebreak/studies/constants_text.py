@@ -19,12 +19,12 @@ def constants_from(text: str) -> Constants:
     """
     names = [field.name for field in fields(Constants)]
     legal = f"constants={text!r} must set {', '.join(names)}, or begin with 'paper'"
-    known = paper().constants
-    assert known is not None
+    of_paper = paper().constants
+    assert of_paper is not None
     parts = [part.strip() for part in text.split(",")]
     values: dict[str, float] = {}
     if parts[0] == "paper":
-        values = asdict(known)
+        values = asdict(of_paper)
         del parts[0]
     for part in parts:
         name, _, value = (word.strip() for word in part.partition("="))

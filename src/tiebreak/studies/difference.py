@@ -1,6 +1,5 @@
 """Two results of one kind side by side: their settings, their data, and whether they are equal to the last bit."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiebreak.files import FilePath
 from tiebreak.studies.folder import (
     CONFIG,
     changed_files,
@@ -95,9 +95,7 @@ def _cells(change: Change) -> list[str]:
     return [change.file, change.column, count, largest]
 
 
-def difference(
-    first: str | os.PathLike[str], second: str | os.PathLike[str]
-) -> Difference:
+def difference(first: FilePath, second: FilePath) -> Difference:
     """Compare two folders that the same command wrote, or two logs of training runs.
 
     Raises

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiebreak.provenance import sentence
 from tiebreak.studies.charts import Chart, Series, chart_from, thinned
-from tiebreak.studies.tables import Columns, Table, document
+from tiebreak.studies.tables import Columns, Facts, Table, document
 
 _DIGITS = 6  # of a number in a chart
 _POINTS = 1500  # of a curve, at most
@@ -75,7 +75,7 @@ class Findings:
     tables: Sequence[Table]
     notes: Sequence[str]
     charts: Mapping[str, Chart]
-    record: Mapping[str, Any]
+    record: Facts
     data: Mapping[str, Columns] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     opening: str = ""
@@ -111,7 +111,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
     }
 
 
-def from_json(kind: str, record: Mapping[str, Any], data: Any) -> Findings:
+def from_json(kind: str, record: Facts, data: Any) -> Findings:
     """The findings that :func:`to_json` made this data of; ValueError if the data are of no findings."""
     try:
         if "date" in record:
@@ -142,7 +142,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _table(data: Mapping[str, Any]) -> Table:
+def _table(data: Facts) -> Table:
     table = Table(**data)
     for row in (table.header, *table.rows):
         if len(row) != len(table.header):

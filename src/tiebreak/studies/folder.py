@@ -9,18 +9,18 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tiebreak.files import atomic, regular
+from tiebreak.files import FilePath, atomic, regular
 from tiebreak.provenance import origin_of, stamp
 from tiebreak.result import write_csv
 from tiebreak.studies.findings import Findings, from_json, summary, to_json
-from tiebreak.studies.tables import Columns
+from tiebreak.studies.tables import Columns, Facts
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
@@ -67,7 +67,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_folder(folder: str | os.PathLike[str], command: str, overwrite: bool) -> str:
+def check_folder(folder: FilePath, command: str, overwrite: bool) -> str:
     """Raise ValueError if the results of a command may not be written to a folder; a sentence if others are replaced.
 
     Nothing is written. The folder may hold results of the same command that nobody has changed since, and must not
@@ -120,9 +120,7 @@ def check_folder(folder: str | os.PathLike[str], command: str, overwrite: bool) 
     return f"What is in {os.fspath(folder)!r} will be replaced: `{earlier}`."
 
 
-def _foreign(
-    folder: Path, names: Iterable[str], manifest: Mapping[str, Any]
-) -> list[str]:
+def _foreign(folder: Path, names: Iterable[str], manifest: Facts) -> list[str]:
     """Those of the names that are in the folder and that the manifest does not list as they are."""
     files = manifest["files"]
     foreign = []
@@ -130,16 +128,16 @@ def _foreign(
         path = folder / name
         if not os.path.lexists(path):
             continue
-        ours = path.is_file() and checksum(path.read_bytes()) == files.get(name)
-        if not ours:
+        unchanged = path.is_file() and checksum(path.read_bytes()) == files.get(name)
+        if not unchanged:
             foreign.append(name)
     return foreign
 
 
 def write_files(
     folder: Path,
-    contents: Mapping[str, Any],
-    facts: Mapping[str, Any] | None = None,
+    contents: Facts,
+    facts: Facts | None = None,
     *,
     update: bool = False,
     overwrite: bool = False,
@@ -194,7 +192,7 @@ def _json(data: Any) -> bytes:
     return f"{json.dumps(data, indent=2, ensure_ascii=False)}\n".encode()
 
 
-def _encoded(name: str, content: Any, facts: Mapping[str, Any]) -> bytes:
+def _encoded(name: str, content: Any, facts: Facts) -> bytes:
     if isinstance(content, bytes):
         return content
     if isinstance(content, str):
@@ -216,9 +214,7 @@ def _encoded(name: str, content: Any, facts: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def save(
-    findings: Findings, folder: str | os.PathLike[str], overwrite: bool = False
-) -> list[Path]:
+def save(findings: Findings, folder: FilePath, overwrite: bool = False) -> list[Path]:
     """Write the record, the findings, the summary, the data and copies of the user's files; the paths.
 
     Examples
@@ -245,7 +241,7 @@ def save(
     return write_files(Path(folder), contents, facts, overwrite=overwrite)
 
 
-def kind_of(place: str | os.PathLike[str]) -> str:
+def kind_of(place: FilePath) -> str:
     """The kind of a result: that of its folder, or "log" of a file; ValueError if the place holds no result."""
     path = Path(place)
     if path.is_file():
@@ -257,7 +253,7 @@ def kind_of(place: str | os.PathLike[str]) -> str:
     return str(manifest_of(path).get("kind"))
 
 
-def load(folder: str | os.PathLike[str]) -> Findings:
+def load(folder: FilePath) -> Findings:
     """The findings of a folder that a command wrote, without their data.
 
     Raises

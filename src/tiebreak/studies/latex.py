@@ -42,7 +42,7 @@ def in_latex(text: str) -> str:
     >>> print(in_latex("‖∇g‖² 1.4e-2 ± 3e-4, 50 %"))
     $\|\nabla g\|^{2}$ $1.4 \times 10^{-2}$ $\pm$ $3 \times 10^{-4}$, 50 \%
     """
-    return _converted(" ".join(text.split()), _PLAIN)
+    return _converted(text, _PLAIN)
 
 
 def for_matplotlib(text: str) -> str:
@@ -51,6 +51,7 @@ def for_matplotlib(text: str) -> str:
 
 
 def _converted(text: str, letters: Mapping[str, str]) -> str:
+    text = "".join(filter(str.isprintable, " ".join(text.split())))
     parts = []
     place = 0
     for match in _MATH.finditer(text):

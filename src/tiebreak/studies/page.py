@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import tiebreak
-from tiebreak.files import atomic, locked
+from tiebreak.files import FilePath, atomic, locked
 from tiebreak.studies.charts import COLOURS, Chart
 from tiebreak.studies.findings import Findings, Verdict, plain, stored
 from tiebreak.studies.folder import PAGE, load, write_files
-from tiebreak.studies.tables import Table
+from tiebreak.studies.tables import Facts, Table
 
 #: The same text as in README.md and CITATION.cff.
 CITATION = f"""@software{{tiebreak,
@@ -99,7 +99,7 @@ def render(findings: Findings) -> str:
     )
 
 
-def write_page(folder: str | os.PathLike[str], overwrite: bool = False) -> Path:
+def write_page(folder: FilePath, overwrite: bool = False) -> Path:
     """Write the page of a folder that a command wrote as its ``report.html``; the path.
 
     Examples
@@ -122,7 +122,7 @@ _SIGNATURE = re.compile(r"<!-- tiebreak ([0-9a-f]{64}) -->\n$")
 
 
 def write_single_page(
-    findings: Findings, path: str | os.PathLike[str], overwrite: bool = False
+    findings: Findings, path: FilePath, overwrite: bool = False
 ) -> Path:
     """Write a page that is in no folder of ours, with a signature; a file without a valid one is not replaced."""
     target = Path(path)
@@ -227,7 +227,7 @@ def _notes(texts: Iterable[str]) -> str:
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 
-def _origin(record: Mapping[str, Any]) -> str:
+def _origin(record: Facts) -> str:
     """How to repeat the result, its record, and how to cite."""
     facts = {n: value for n, value in record.items() if n not in _SHOWN_ELSEWHERE}
     pairs = "".join(
@@ -247,7 +247,7 @@ def _code(title: str, text: str) -> str:
     )
 
 
-def flat(record: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+def flat(record: Facts, before: str = "") -> list[tuple[str, str]]:
     """Names and values of a record; an entry of a record inside it has the names of both."""
     pairs: list[tuple[str, str]] = []
     for name, value in record.items():

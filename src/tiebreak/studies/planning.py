@@ -1,7 +1,6 @@
 """A plan as a study: its constants, the bounds along the way and, if it is run, the residuals that it reaches."""
 
 import math
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from tiebreak.provenance import stamp
 from tiebreak.schedules import LEGAL
 from tiebreak.solver.budget import Many, calls, steps_within
 from tiebreak.studies.charts import Axis, Chart, Series, spread
+from tiebreak.studies.command_line import command_line
 from tiebreak.studies.comparison.problems import ComparedProblem
 from tiebreak.studies.findings import Findings, Verdict
 from tiebreak.studies.method_names import describe
@@ -22,6 +22,7 @@ from tiebreak.studies.sweeps import Blocks, SweepResult
 from tiebreak.studies.tables import (
     SYMBOLS,
     Columns,
+    Facts,
     Table,
     by_step,
     joined,
@@ -53,7 +54,7 @@ class Planning:
     """
 
     plan: Plan
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Facts = field(default_factory=dict)
     problem: ComparedProblem | None = None
     run: bool = False
     runs: int = 100
@@ -62,10 +63,10 @@ class Planning:
     def __post_init__(self) -> None:
         if not self.run:
             return
-        known = paper().constants
-        if self.problem is None and self.plan.constants != known:
+        of_paper = paper().constants
+        if self.problem is None and self.plan.constants != of_paper:
             raise ValueError(
-                f"constants={self.plan.constants} must be those of the paper's problem to be run there: {known}"
+                f"constants={self.plan.constants} must be those of the paper's problem to be run there: {of_paper}"
             )
         if self.plan.steps > _LONGEST:
             raise ValueError(
@@ -75,24 +76,15 @@ class Planning:
     @property
     def command(self) -> str:
         """The command line that repeats the plan."""
-        options = {**self.options, "run": self.run}
-        options |= {"runs": self.runs, "seed": self.seed}
-        words = ["tiebreak", "plan"]
-        for name, value in options.items():
-            if value in (None, False):
-                continue
-            words.append(f"--{name.replace('_', '-')}")
-            if value is not True:
-                parts = value if isinstance(value, tuple) else (value,)
-                words.append(",".join(map(_typed, parts)))
-        return shlex.join(words)
+        options = {"run": self.run, "runs": self.runs, "seed": self.seed}
+        return command_line("plan", {**self.options, **options})
 
     def tasks(self, blocks: Blocks) -> list[Task]:
         """The runs of the plan."""
         if not self.run:
             return []
         source = source_at("tiebreak.problems:paper")
-        arguments: Mapping[str, Any] = {}
+        arguments: Facts = {}
         if self.problem is not None:
             source = self.problem.source
             arguments = self.problem.arguments
@@ -167,10 +159,6 @@ class Planning:
         inside = all(ends[name] <= getattr(plan.bounds, name) for name in RESIDUALS)
         word = "Inside what is proved" if inside else "Outside what is proved"
         return Verdict(f"{word}, {plan.steps:,} steps", inside, question, answers)
-
-
-def _typed(value: Any) -> str:
-    return f"{value:.17g}" if isinstance(value, float) else str(value)
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:

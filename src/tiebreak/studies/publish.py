@@ -1,13 +1,12 @@
 """Findings for a paper: tables for LaTeX, charts as PDF in one and two columns, and references."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from tiebreak.files import locked
+from tiebreak.files import FilePath, locked
 from tiebreak.studies.charts import Axis, Chart
 from tiebreak.studies.figures import Width, draw_chart, image
 from tiebreak.studies.findings import Findings
@@ -22,8 +21,8 @@ _FLOATS = 10  # between two \clearpage; LaTeX complains of about 18 that wait fo
 
 
 def publish(
-    place: str | os.PathLike[str],
-    output: str | os.PathLike[str] | None = None,
+    place: FilePath,
+    output: FilePath | None = None,
     problem: str | None = None,
     overwrite: bool = False,
 ) -> list[Path]:

@@ -13,6 +13,7 @@ from tiebreak.methods import METHODS, NAMED
 from tiebreak.provenance import stamp
 from tiebreak.result import MEASURES
 from tiebreak.solver.budget import first_cost, limit
+from tiebreak.studies.command_line import command_line
 from tiebreak.studies.findings import Findings, Verdict
 from tiebreak.studies.method_names import describe, label, reconstructed
 from tiebreak.studies.reproduction_charts import reproduction_charts
@@ -21,6 +22,7 @@ from tiebreak.studies.sweeps import Blocks, SweepResult
 from tiebreak.studies.tables import (
     Columns,
     Estimate,
+    Facts,
     Table,
     counted,
     distinct,
@@ -108,19 +110,7 @@ class Experiment:
         >>> Experiment(runs=3, per_sample=True).command[:60]
         'tiebreak reproduce --methods sdbgd,sdbpg,pr_sdbpg,vr_pr_sdbp'
         """
-        noise = ",".join(map(repr, dict.fromkeys(self.noises)))
-        options = {
-            "methods": ",".join(self.methods),
-            "runs": self.runs,
-            "budget": self.budget,
-            "seed": self.seed,
-            "start": ",".join(map(repr, self.start)),
-            "noise": noise,
-            "record": self.record,
-        }
-        words = [f"--{name} {value}" for name, value in options.items()]
-        words += ["--per-sample"] * self.per_sample
-        return " ".join(["tiebreak reproduce", *words])
+        return command_line("reproduce", asdict(self))
 
     def _tasks_of(self, name: str) -> list[Task]:
         upper, lower = self.noises
@@ -181,7 +171,7 @@ class Experiment:
 
 
 def findings_of(
-    experiment: Experiment, record: Mapping[str, Any], data: Mapping[str, Columns]
+    experiment: Experiment, record: Facts, data: Mapping[str, Columns]
 ) -> Findings:
     """The findings of curves and points."""
     e = experiment
@@ -214,9 +204,7 @@ def estimates(points: Columns, method: str, iterate: str) -> dict[str, Estimate]
     return {measure: Estimate.of(rows[measure]) for measure in MEASURES}
 
 
-def _tables(
-    experiment: Experiment, record: Mapping[str, Any], points: Columns
-) -> list[Table]:
+def _tables(experiment: Experiment, record: Facts, points: Columns) -> list[Table]:
     """Residuals, and effort and values."""
     residuals = []
     effort = []
@@ -252,9 +240,7 @@ def _span(counts: Any) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def _notes(
-    experiment: Experiment, record: Mapping[str, Any], points: Columns
-) -> list[str]:
+def _notes(experiment: Experiment, record: Facts, points: Columns) -> list[str]:
     """What a reader must know to read the tables."""
     methods = record["seconds"]
     notes = [
@@ -301,9 +287,7 @@ def _where(last: Columns) -> str:
     )
 
 
-def _verdict(
-    experiment: Experiment, record: Mapping[str, Any], points: Columns
-) -> Verdict:
+def _verdict(experiment: Experiment, record: Facts, points: Columns) -> Verdict:
     question = (
         f"Which method has the smallest residuals after {experiment.budget:,} gradient calls, on the paper's problem, "
         f"{counted(experiment.runs, 'run')}, seed {experiment.seed}?"

@@ -24,7 +24,7 @@ BLOCK = 512
 _STEP = 8e-5  # seconds, about
 _MANY = 50_000  # steps; more of them are not counted
 
-Arguments: TypeAlias = Mapping[str, Any]
+Facts: TypeAlias = Mapping[str, Any]
 
 
 class Loadable(Protocol):
@@ -48,7 +48,7 @@ def solving(
     seed: int | Sequence[int],
     steps: int | None = None,
     record: str | int | None = "log",
-    problem_arguments: Arguments | None = None,
+    problem_arguments: Facts | None = None,
     iterates: bool = True,
     block: int = BLOCK,
 ) -> list[Task]:
@@ -110,7 +110,7 @@ def solve(
     progress: Callable[[float], Any],
     *,
     problem: Source,
-    problem_arguments: Arguments,
+    problem_arguments: Facts,
     method: MethodPlace,
     budget: int | Sequence[int],
     steps: int | None,
@@ -169,7 +169,7 @@ def _run(text: str, run: Callable[[], Result], sources: Sequence[Any]) -> Result
         return explained(text, sources, run) if in_files(sources) else run()
 
 
-def problem_of(source: Source, arguments: Arguments) -> Problem:
+def problem_of(source: Source, arguments: Facts) -> Problem:
     """The problem of a source, or the problem that its function returns for these arguments."""
     value = source.load()
     if callable(value):

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tiebreak.files import atomic, locked, regular
+from tiebreak.files import FilePath, atomic, locked, regular
 from tiebreak.interrupts import terminations
 from tiebreak.studies.tables import Columns
 from tiebreak.studies.task import Block, Task
@@ -38,7 +38,7 @@ class Store:
     True
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: FilePath) -> None:
         self.folder = Path(folder)
         self._lock = ExitStack()
         self._full = False

@@ -1,10 +1,10 @@
 """The protocol of a study, and one function that runs any study: sweep, collect, save."""
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from tiebreak.files import FilePath
 from tiebreak.studies.engines import Engine
 from tiebreak.studies.findings import Findings
 from tiebreak.studies.folder import check_folder, save
@@ -45,10 +45,10 @@ class Study(Protocol):
 
 def run(
     study: Study,
-    folder: str | os.PathLike[str] | None = None,
+    folder: FilePath | None = None,
     *,
     engine: Engine = None,
-    store: Store | str | os.PathLike[str] | None = None,
+    store: Store | FilePath | None = None,
     progress: Hear | None = None,
     overwrite: bool = False,
     before_saving: Callable[[Findings], Any] = lambda findings: None,
@@ -77,11 +77,11 @@ def run(
             sweep(study.tasks, engine=engine, store=store, progress=progress)
         )
     check_folder(folder, study.command, overwrite)
-    with Store(Path(folder) / ".blocks") as kept:
-        result = sweep(study.tasks, engine=engine, store=kept, progress=progress)
+    with Store(Path(folder) / ".blocks") as blocks:
+        result = sweep(study.tasks, engine=engine, store=blocks, progress=progress)
         findings = study.collect(result)
         before_saving(findings)
         save(findings, folder, overwrite)
         if not result.interrupted:
-            kept.clear()
+            blocks.clear()
     return findings

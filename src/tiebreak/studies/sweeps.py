@@ -4,7 +4,6 @@ Results depend neither on the engine nor on the number of workers nor on how oft
 a block has random streams of its own.
 """
 
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from math import fsum
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+from tiebreak.files import FilePath
 from tiebreak.interrupts import terminations
 from tiebreak.progress import Share
 from tiebreak.studies.engines import (
@@ -65,7 +65,7 @@ def sweep(
     tasks: Sequence[Task] | Callable[[Blocks], Iterable[Task]],
     *,
     engine: Engine = None,
-    store: Store | str | os.PathLike[str] | None = None,
+    store: Store | FilePath | None = None,
     progress: Hear | None = None,
 ) -> SweepResult:
     """Do all tasks, except those with a block in the store.
@@ -178,11 +178,11 @@ class _Sweep:
         """Do tasks in this process, one after another, until other processes would pay; the tasks that are left."""
         began = time.monotonic()
         for i, task in enumerate(tasks):
-            rest = tasks[i:]
-            expected = sum(each.seconds for each in rest)
+            remaining = tasks[i:]
+            expected = sum(each.seconds for each in remaining)
             long = max(time.monotonic() - began, expected) > _PATIENCE
-            if self.engine is None and long and min(cores(), len(rest)) > 1:
-                return rest
+            if self.engine is None and long and min(cores(), len(remaining)) > 1:
+                return remaining
             self.current = task.name
             block = perform(task, partial(self.tell, task.name))
             self.keep(task, block)

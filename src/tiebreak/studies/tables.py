@@ -2,12 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+#: Plain data by name.
+Facts: TypeAlias = Mapping[str, Any]
 #: Arrays of equal length, by name.
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
@@ -110,8 +112,8 @@ def in_markdown(text: str) -> str:
 
 def as_markdown(table: Table) -> list[str]:
     """The lines of a Markdown table."""
-    left = {table.header[0], *table.words}
-    aligned = ["---" if name in left else "---:" for name in table.header]
+    words = {table.header[0], *table.words}
+    aligned = ["---" if name in words else "---:" for name in table.header]
     aligned[0] = "---"
     rows = [[in_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
     return [f"| {' | '.join(row)} |" for row in (rows[0], aligned, *rows[1:])]
@@ -166,10 +168,10 @@ def _transposed(table: Table) -> list[tuple[str, ...]]:
 
 
 def _parts(table: Table, room: int, letters: Callable[[str], int]) -> Iterator[Table]:
-    first, *others = widths(table, letters)
+    first, *widths_after = widths(table, letters)
     columns = [0]
     total = first
-    for i, width in enumerate(others, 1):
+    for i, width in enumerate(widths_after, 1):
         if len(columns) > 1 and total + width > room:
             yield _with_columns(table, columns)
             columns = [0]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tiebreak
-from tiebreak.studies.tables import Columns
+from tiebreak.studies.tables import Columns, Facts
 from tiebreak.studies.user_files import Source, SweepError
 
 
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     """
 
     tables: Mapping[str, Columns]
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 class Interrupted(KeyboardInterrupt):
@@ -77,7 +77,7 @@ class Task:
 
     name: str
     function: Callable[..., Block] | Source
-    arguments: Mapping[str, Any]
+    arguments: Facts
     seconds: float = 0.0
     code: str = field(default_factory=_code_digest)
 

@@ -1,13 +1,14 @@
 """The findings in the CSV log of a training run, which :class:`tiebreak.torch.CSVLog` writes."""
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tiebreak.decision import residuals
+from tiebreak.files import FilePath
 from tiebreak.progress import clock
 from tiebreak.studies.charts import Axis, Chart, Mark, Series
 from tiebreak.studies.findings import Findings, Verdict
@@ -15,24 +16,46 @@ from tiebreak.studies.folder import LEGAL, kind_of, load, read_columns, read_jso
 from tiebreak.studies.tables import Columns, Table, scientific
 
 _ALONG = (Axis("step", "steps"), Axis("seconds", "seconds since the log began"))
-_RESIDUALS = (
-    Axis("direction_squared", "‖d‖², own λ", "log"),
-    Axis("stationarity_squared", "min over λ of ‖∇f+λ∇g‖²", "log"),
-    Axis("gg", "‖∇g‖²", "log"),
-    Axis("ff", "‖∇f‖²", "log"),
-)
 #: The columns that the residuals are made of, in the order of :func:`tiebreak.decision.residuals`.
 PRODUCTS = ("multiplier", "fg", "gg", "ff")
-_UPPER = (Axis("upper_loss", "upper loss"),)
-_LOWER = (Axis("loss", "lower loss"),)
-_DURING = (
-    Axis("multiplier", "multiplier λ", "log"),
-    Axis("ratio", "λ in units of ‖∇f‖/‖∇g‖", "log"),
-)
-_EXCESS = Axis("excess", "excess, in tolerances", "symlog")
+_LOWER = "The lower loss"
+_TOLERANCE = Mark("excess", 1.0, "the tolerance")
+#: The title, the sentence and the quantities of each chart, by the name of its figure.
+_CHARTS: dict[str, Any] = {
+    "tolerance": (
+        "Excess of the averaged lower loss over its reference",
+        "In tolerances, averaged over recent steps. Inside is at most 1.",
+        Axis("excess", "excess, in tolerances", "symlog"),
+    ),
+    "residuals": (
+        "Residuals",
+        "Of the gradients that the rule saw, batch by batch.",
+        Axis("direction_squared", "‖d‖², own λ", "log"),
+        Axis("stationarity_squared", "min over λ of ‖∇f+λ∇g‖²", "log"),
+        Axis("gg", "‖∇g‖²", "log"),
+        Axis("ff", "‖∇f‖²", "log"),
+    ),
+    "lower": (
+        _LOWER,
+        "What must stay optimal.",
+        Axis("lower_loss", "lower loss"),
+        Axis("reference", "its reference, averaged"),
+    ),
+    "upper": (
+        "The upper loss",
+        "What is improved.",
+        Axis("upper_loss", "upper loss"),
+    ),
+    "multiplier": (
+        "The multiplier",
+        "By the optimizer's own record, step by step.",
+        Axis("multiplier", "multiplier λ", "log"),
+        Axis("ratio", "λ in units of ‖∇f‖/‖∇g‖", "log"),
+    ),
+}
 
 
-def findings_of(place: str | os.PathLike[str]) -> Findings:
+def findings_of(place: FilePath) -> Findings:
     """The findings of a folder that a command wrote, or of the CSV log of a training run.
 
     Raises
@@ -59,34 +82,10 @@ def log_findings(path: Path) -> Findings:
     rows = _last_run(read_columns(path, "step", "skipped", "seconds"))
     if not len(rows["step"]):
         raise ValueError(f"{str(path)!r} has no step yet: a report needs one")
-    made = rows["skipped"] != 1
-    steps = _with_residuals({name: column[made] for name, column in rows.items()})
-    charts = {
-        "tolerance": Chart(
-            "Excess of the averaged lower loss over its reference",
-            "In tolerances, averaged over recent steps. Inside is at most 1.",
-            _ALONG,
-            [_EXCESS],
-            [_series("excess", steps, "excess")]
-            if len(_finite(steps, "excess"))
-            else [],
-            [Mark("excess", 1.0, "the tolerance")],
-        ),
-        "residuals": _chart(
-            "Residuals",
-            "Of the gradients that the rule saw, batch by batch.",
-            _RESIDUALS,
-            steps,
-        ),
-        "lower": _lower_chart(steps),
-        "upper": _chart("The upper loss", "What is improved.", _UPPER, steps),
-        "multiplier": _chart(
-            "The multiplier",
-            "By the optimizer's own record, step by step.",
-            _DURING,
-            steps,
-        ),
-    }
+    is_made = rows["skipped"] != 1
+    steps = _with_residuals({name: column[is_made] for name, column in rows.items()})
+    charts = {name: _chart(steps, *spec) for name, spec in _CHARTS.items()}
+    charts["tolerance"] = replace(charts["tolerance"], marks=[_TOLERANCE])
     record = {
         "log": path.name,
         "steps logged": len(rows["step"]),
@@ -137,26 +136,18 @@ def _finite(rows: Columns, name: str) -> Any:
     return column[np.isfinite(column)]
 
 
-def _series(name: str, rows: Columns, *keys: str, look: int = 0) -> Series:
-    return Series(name, {key: rows[key] for key in ("step", "seconds", *keys)}, look)
-
-
-def _chart(title: str, about: str, axes: Sequence[Axis], rows: Columns) -> Chart:
-    """A chart of the quantities that the log has."""
+def _chart(rows: Columns, title: str, about: str, *axes: Axis) -> Chart:
+    """A chart of the quantities that the log has; losses share an axis, a series for each."""
     logged = [axis for axis in axes if len(_finite(rows, axis.key))]
-    keys = [axis.key for axis in logged]
-    series = [_series("this run", rows, *keys)] if keys else []
-    return Chart(title, about, _ALONG, logged, series)
-
-
-def _lower_chart(rows: Columns) -> Chart:
-    series = []
-    names = {"lower_loss": "lower loss", "reference": "its reference, averaged"}
-    for look, (key, name) in enumerate(names.items()):
-        if len(_finite(rows, key)):
-            loss = rows | {"loss": rows[key]}
-            series.append(_series(name, loss, "loss", look=look))
-    return Chart("The lower loss", "What must stay optimal.", _ALONG, _LOWER, series)
+    along = {key: rows[key] for key in ("step", "seconds")}
+    if title != _LOWER:
+        series = [Series("this run", along | {a.key: rows[a.key] for a in logged}, 0)]
+        return Chart(title, about, _ALONG, logged, series if logged else [])
+    series = [
+        Series(axis.label, along | {"loss": rows[axis.key]}, look)
+        for look, axis in enumerate(logged)
+    ]
+    return Chart(title, about, _ALONG, [Axis("loss", "lower loss")], series)
 
 
 def _verdict(rows: Columns, steps: Columns) -> Verdict:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from tiebreak.methods import Method
 from tiebreak.schedules import LEGAL, Power, Schedule, corollary_powers
 
-Changes: TypeAlias = Mapping[str, Any]
+Facts: TypeAlias = Mapping[str, Any]
 
 _SEPARATOR = re.compile(r"\+(?=[A-Za-z_]\w*=)")
 
@@ -47,15 +47,15 @@ def _number(text: str, value: str) -> int | float:
     raise ValueError(f"{text}={value!r} must be a number")
 
 
-def with_changes(name: str, changes: Changes) -> str:
+def with_changes(name: str, changes: Facts) -> str:
     """A name with its changes, for tables; the name of a problem has its dimension and noise already."""
-    shown = {
+    visible = {
         n: value for n, value in changes.items() if n not in ("dimension", "noise")
     }
-    return " ".join([name, *(f"{n}={value}" for n, value in shown.items())])
+    return " ".join([name, *(f"{n}={value}" for n, value in visible.items())])
 
 
-def changed(method: Method, changes: Changes) -> Method:
+def changed(method: Method, changes: Facts) -> Method:
     """The method with the constants of some laws changed; their powers stay, unless `a` is among the changes.
 
     Examples
@@ -84,21 +84,21 @@ def changed(method: Method, changes: Changes) -> Method:
         )
         for name in names
     }
-    others = {n: law for n, law in laws_changed.items() if n in schedule.others}
-    options = {n: law for n, law in laws_changed.items() if n not in others}
-    if others:
-        options["others"] = {**schedule.others, **others}
+    other_laws = {n: law for n, law in laws_changed.items() if n in schedule.others}
+    options = {n: law for n, law in laws_changed.items() if n not in other_laws}
+    if other_laws:
+        options["others"] = {**schedule.others, **other_laws}
     words = [f"{name}={value:g}" for name, value in changes.items()]
     new = method.replace(**options, name=" ".join([method.name, *words]))
     for name, law in laws_changed.items():
-        if name not in others and getattr(new.schedule, name) != law:
+        if name not in other_laws and getattr(new.schedule, name) != law:
             raise ValueError(
                 f"{name}={law}: {method.name} has an estimator that sets its own"
             )
     return new
 
 
-def _check_names(method: Method, changes: Changes, powers: Mapping[str, float]) -> None:
+def _check_names(method: Method, changes: Facts, powers: Mapping[str, float]) -> None:
     has_a = _is_corollary(method.schedule)
     for name, value in changes.items():
         if name == "a":

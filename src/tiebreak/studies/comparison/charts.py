@@ -78,9 +78,13 @@ def residuals_chart(result: ComparisonResult) -> Chart:
         for problem in problems
         for name, label in _RESIDUALS.items()
     ]
-    known = [each.problem.constants is not None for each in c.compared_problems]
-    units = ", in the problem's units" if any(known) else ", as they are"
-    units += " where its constants are known" * (any(known) and not all(known))
+    have_constants = [
+        each.problem.constants is not None for each in c.compared_problems
+    ]
+    units = ", in the problem's units" if any(have_constants) else ", as they are"
+    units += " where its constants are known" * (
+        any(have_constants) and not all(have_constants)
+    )
     return Chart(
         "Residuals against the budget",
         f"Means over runs at the last iterate{units}.",
@@ -134,9 +138,12 @@ def _means(
 ) -> dict[str, Any]:
     """Columns of a series: a row for each step that any run recorded."""
     steps, charged, *arrays = by_step(rows, "calls", *names)
-    shown = thinned(len(steps), points)
+    rows_drawn = thinned(len(steps), points)
     band = (0.1, 0.9) if banded else None
-    columns = {"step": steps[shown], "calls": np.nanmax(charged[shown], axis=1)}
+    columns = {
+        "step": steps[rows_drawn],
+        "calls": np.nanmax(charged[rows_drawn], axis=1),
+    }
     for name, values in zip(names, arrays, strict=True):
-        columns |= spread(f"{problem} {name}", values[shown], band)
+        columns |= spread(f"{problem} {name}", values[rows_drawn], band)
     return columns

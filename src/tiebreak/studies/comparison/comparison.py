@@ -1,6 +1,5 @@
 """A comparison as a study: trials of step sizes, then judged runs of the best, then of a smaller one if that failed."""
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebreak.checks import whole
+from tiebreak.files import FilePath
 from tiebreak.solver.budget import limit
 from tiebreak.solver.result_warnings import Remark
+from tiebreak.studies.command_line import command_line
 from tiebreak.studies.comparison.methods import (
     ALL,
     OF_CONSTANTS,
@@ -151,9 +152,9 @@ class Comparison:
     def left_out(self) -> tuple[str, ...]:
         """The methods that "all" is without: the plans, if the constants of a problem are not known."""
         names = listed("methods", self.methods, ["all"])
-        asked = any(isinstance(name, str) and name == "all" for name in names)
+        has_all = any(isinstance(name, str) and name == "all" for name in names)
         unknown = any(p.problem.constants is None for p in self.compared_problems)
-        return OF_CONSTANTS if asked and unknown else ()
+        return OF_CONSTANTS if has_all and unknown else ()
 
     @property
     def contradictions(self) -> list[str]:
@@ -163,15 +164,11 @@ class Comparison:
     @property
     def command(self) -> str:
         """The command line that repeats the comparison."""
-        names = ("problems", "methods", "budgets", "runs", "seed", "trials")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options |= {"steps": self.steps, "record": self.record}
-        words = [
-            f"--{name} {_words(value)}"
-            for name, value in options.items()
-            if value is not None
-        ]
-        return " ".join(["tiebreak compare", *words, *["--as-is"] * self.as_is])
+        names = (
+            *("problems", "methods", "budgets", "runs", "seed", "trials"),
+            *("steps", "record", "as_is"),
+        )
+        return command_line("compare", {name: getattr(self, name) for name in names})
 
     def rehearse(self, tell: Any = lambda text: None) -> None:
         """Check that every method can begin on every problem."""
@@ -319,11 +316,11 @@ class Comparison:
             smaller = {key: each for key, each in smaller.items() if each}
             if not smaller:
                 return judged, fallen
-            for key, rest in smaller.items():
+            for key, scales_below in smaller.items():
                 fallen.append(
                     f"{key.method.label} on {key.problem.label} at {key.budget:,} calls (× {best[key]:g})"
                 )
-                best[key] = min(rest, key=means[key].__getitem__)
+                best[key] = min(scales_below, key=means[key].__getitem__)
 
     def _cases_of(self, best: Mapping[Key, float]) -> dict[Key, Case]:
         """The case of each key, with its best step size."""
@@ -353,7 +350,7 @@ def compare(
     progress: Hear | None = None,
     *,
     engine: Engine = None,
-    store: Store | str | os.PathLike[str] | None = None,
+    store: Store | FilePath | None = None,
 ) -> ComparisonResult:
     """Run all methods on all problems at all budgets. Ctrl-C is passed on.
 
@@ -396,19 +393,12 @@ def engine_for(comparison: Comparison, engine: Engine) -> Engine:
     return HERE if objects else engine
 
 
-def _words(value: Any) -> str:
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    return ",".join(
-        f"<{part.name}>" if hasattr(part, "name") else str(part) for part in parts
-    )
-
-
 def _budgets(value: Any) -> tuple[int, ...]:
     parts = value if isinstance(value, (list, tuple)) else [value]
     budgets = [limit("budgets", part) for part in parts]
     if not budgets or None in budgets or sorted(set(budgets)) != budgets:
         raise ValueError(
-            f"budgets={_words(value)!r} must be whole numbers ≥ 1 that grow, such as 1e4,1e5,1e6"
+            f"budgets={','.join(map(str, parts))!r} must be whole numbers ≥ 1 that grow, such as 1e4,1e5,1e6"
         )
     return tuple(budgets)
 

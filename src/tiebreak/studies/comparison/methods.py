@@ -12,7 +12,6 @@ from tiebreak.checks import nearest
 from tiebreak.methods import METHODS, NAMED, Method
 from tiebreak.problems import Problem
 from tiebreak.studies.comparison.changes import (
-    Changes,
     changed,
     split_changes,
     with_changes,
@@ -20,6 +19,7 @@ from tiebreak.studies.comparison.changes import (
 from tiebreak.studies.comparison.units import Units
 from tiebreak.studies.method_names import label
 from tiebreak.studies.runs import problem_of
+from tiebreak.studies.tables import Facts
 from tiebreak.studies.user_files import Source, source_at, source_of_object
 from tiebreak.theory.constants import Constants
 from tiebreak.theory.plans import CHOICES
@@ -111,7 +111,7 @@ class ComparedMethod:
 
     label: str
     source: str | Source
-    changes: Changes = field(default_factory=dict)
+    changes: Facts = field(default_factory=dict)
     as_is: bool = False
 
     def __hash__(self) -> int:
@@ -133,8 +133,8 @@ class ComparedMethod:
             return units.translated(changed(NAMED[self.source], self.changes), scale)
         planned = PLANNED[self.source]
         options = {n: v for n, v in self.changes.items() if n in planned.needs}
-        rest = {n: v for n, v in self.changes.items() if n not in planned.needs}
-        method = changed(planned(problem.constants, budget, **options), rest)
+        changes = {n: v for n, v in self.changes.items() if n not in planned.needs}
+        method = changed(planned(problem.constants, budget, **options), changes)
         if self.source != _BATCHED:
             units = Units()
         return units.translated(method, scale)

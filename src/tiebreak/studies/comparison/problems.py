@@ -1,6 +1,6 @@
 """The problems of a comparison: names of the test bed, users' files and objects, tried before the work begins."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -17,6 +17,7 @@ from tiebreak.solver.result_warnings import unsaid
 from tiebreak.studies.comparison.changes import split_changes, with_changes
 from tiebreak.studies.comparison.methods import ComparedMethod, check_labels, listed
 from tiebreak.studies.runs import problem_of
+from tiebreak.studies.tables import Facts
 from tiebreak.studies.user_files import (
     Source,
     explained,
@@ -35,7 +36,7 @@ class ComparedProblem:
 
     label: str
     source: Source
-    arguments: Mapping[str, Any]
+    arguments: Facts
     problem: Problem = field(repr=False, compare=False)
     contradictions: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
@@ -77,7 +78,7 @@ def _compared_problem(value: Any) -> ComparedProblem:
     return ComparedProblem(title, source, changes, problem, _contradictions(problem))
 
 
-def _of_testbed(value: str, name: str, changes: Mapping[str, Any]) -> Problem:
+def _of_testbed(value: str, name: str, changes: Facts) -> Problem:
     for change in changes:
         if change not in _CHANGEABLE:
             raise ValueError(
@@ -86,8 +87,8 @@ def _of_testbed(value: str, name: str, changes: Mapping[str, Any]) -> Problem:
     try:
         return named(name, **changes)
     except ValueError as error:
-        known = name.split("-")[0] in FAMILIES or "did you" in str(error)
-        places = "" if known else ", or be 'file.py:name'"
+        is_family = name.split("-")[0] in FAMILIES or "did you" in str(error)
+        places = "" if is_family else ", or be 'file.py:name'"
         raise ValueError(f"problems: {error}{places}") from None
 
 

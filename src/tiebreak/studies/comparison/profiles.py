@@ -26,8 +26,8 @@ def ratios(residuals: Any) -> Values:
            [ 1., inf],
            [inf, inf]])
     """
-    found = np.asarray(residuals, dtype=np.float64)
-    raised = np.where(np.isnan(found), np.inf, np.maximum(found, FLOOR))
+    values = np.asarray(residuals, dtype=np.float64)
+    raised = np.where(np.isnan(values), np.inf, np.maximum(values, FLOOR))
     least = raised.min(axis=1, keepdims=True)
     with np.errstate(
         all="ignore"
@@ -44,9 +44,9 @@ def profile(found: Any, taus: Any) -> Values:
            [1. , 0.5]])
     """
     counted = np.sort(np.asarray(found, dtype=np.float64), axis=0)
-    wanted = np.asarray(taus, dtype=np.float64)
+    factors = np.asarray(taus, dtype=np.float64)
     shares = [
-        np.searchsorted(column, wanted, side="right") / len(column)
+        np.searchsorted(column, factors, side="right") / len(column)
         for column in counted.T
     ]
     return np.stack(shares, axis=1)

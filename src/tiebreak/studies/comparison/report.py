@@ -168,8 +168,14 @@ def notes(result: ComparisonResult) -> list[str]:
 
 def _how_compared(result: ComparisonResult) -> Iterator[str]:
     c = result.comparison
-    known = [each.problem.constants is not None for each in c.compared_problems]
-    units = ", in the problem's units, where L_f = L_g = G_f = 1" if any(known) else ""
+    have_constants = [
+        each.problem.constants is not None for each in c.compared_problems
+    ]
+    units = (
+        ", in the problem's units, where L_f = L_g = G_f = 1"
+        if any(have_constants)
+        else ""
+    )
     over = f"a mean over {c.runs} runs" if c.runs > 1 else "one run"
     yield (
         "The residual is the larger of min over λ ≥ 0 of ‖∇f+λ∇g‖² and ‖∇g‖², exact at the last iterate"
@@ -178,7 +184,7 @@ def _how_compared(result: ComparisonResult) -> Iterator[str]:
     schedules = "the published ones"
     if c.as_is:
         schedules = "as they are, as `minimize` runs them"
-    elif any(known):
+    elif any(have_constants):
         schedules += " in the problem's units, or plans made of its constants"
     tuning = "no other was tried"
     if c.trials > 1:
@@ -218,14 +224,14 @@ def _value_notes(result: ComparisonResult) -> list[str]:
     apart = []
     for problem, (_, start) in result.starts.items():
         rows = select(result.results, problem=problem, budget=budget)
-        known = np.isfinite(rows["lower_value"])
-        if not known.any():
+        finite = np.isfinite(rows["lower_value"])
+        if not finite.any():
             continue
-        ends = rows["lower_value"][known]
+        ends = rows["lower_value"][finite]
         size = np.nanmax(np.abs([*ends, start]))
         above = [
             f"{name} ({_value(end)})"
-            for name, end in zip(rows["method"][known], ends, strict=True)
+            for name, end in zip(rows["method"][finite], ends, strict=True)
             if end - start > _ROUNDING * size
         ]
         if above:
@@ -296,10 +302,10 @@ def _read_off(result: ComparisonResult) -> Iterator[str]:
     which = "methods that depend on the budget"
     if c.trials > 1:
         which = "those that depend on it, or whose step size does,"
-    rest = f"; {which} were run for each: {', '.join(apart)}" if apart else ""
+    apart_text = f"; {which} were run for each: {', '.join(apart)}" if apart else ""
     yield (
         "Smaller budgets are read off the run with the largest, which passes through the very same iterates"
-        f"{rest}."
+        f"{apart_text}."
     )
 
 

@@ -128,10 +128,10 @@ class ComparisonResult:
         """The result of these methods alone; their ratios are others then, and no run is made again."""
         fewer = replace(self.comparison, methods=methods)
         labels = [each.label for each in fewer.compared_methods]
-        known = [each.label for each in self.comparison.compared_methods]
-        unknown = [label for label in labels if label not in known]
+        compared = [each.label for each in self.comparison.compared_methods]
+        unknown = [label for label in labels if label not in compared]
         if unknown:
-            raise ValueError(f"methods={unknown!r} were not compared; {known} were")
+            raise ValueError(f"methods={unknown!r} were not compared; {compared} were")
 
         def of_these(columns: Columns) -> Columns:
             rows = np.isin(columns.get("method", []), labels)

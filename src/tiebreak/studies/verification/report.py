@@ -174,24 +174,13 @@ def _notes(
         )
     if "slopes" in data:
         yield (
-            f"The corollary's powers are promises for the worst case, so measured ones may be steeper{_steeper(data)}. "
+            "The corollary's powers are promises for the worst case, so measured ones may be steeper. "
             "At x_N they cannot be much more than 2a: the start stays in the mean, with a weight that falls as "
             "1/Σ η_kβ_k ~ K^−2a. The last iterate, of which the theorem does not speak, is much better. (log): times "
             "log K."
         )
     if v.constants is not None:
         yield f"The constants are those of --constants {v.constants}, not the problem's own: a FAIL may be theirs."
-
-
-def _steeper(data: Mapping[str, Columns]) -> str:
-    slopes = data["slopes"]
-    rows = select(
-        slopes | {"steeper": slopes["weighted"] > slopes["corollary"] + 0.05},
-        steeper=True,
-    )
-    pairs = zip(rows["residual"].tolist(), rows["a"].tolist(), strict=True)
-    texts = [f"{SYMBOLS[name]} at a = {a:g}" for name, a in pairs]
-    return f"; here {', '.join(texts)}" if texts else ""
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------

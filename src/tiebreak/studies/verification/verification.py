@@ -1,4 +1,4 @@
-"""The theorems against simulation as a study: cases with known constants, and a task for each."""
+"""The theorems against simulation as a study: cases with constants constants, and a task for each."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,12 +14,13 @@ from tiebreak.checks import whole
 from tiebreak.problems import Problem, named, paper, random_problem, worst_case
 from tiebreak.provenance import stamp
 from tiebreak.schedules import anytime
+from tiebreak.studies.command_line import command_line
 from tiebreak.studies.constants_text import constants_from
 from tiebreak.studies.findings import Findings
 from tiebreak.studies.method_names import describe
 from tiebreak.studies.runs import problem_of
 from tiebreak.studies.sweeps import Blocks, SweepResult
-from tiebreak.studies.tables import Columns, joined, labelled
+from tiebreak.studies.tables import Columns, Facts, joined, labelled
 from tiebreak.studies.task import Block, Task
 from tiebreak.studies.user_files import Source, checksums, copies, source_at
 from tiebreak.studies.verification import evidence
@@ -45,7 +46,7 @@ _BUDGET = 10**8  # of the plans
 _A = (0.1, 0.2, 0.25, 0.3)
 _NOISES = ("additive", "multiplicative")
 #: Schedules on the paper's problem: the paper's own, and plans by their options.
-_PAPER: Mapping[str, Any] = {
+_PAPER: Facts = {
     "SDBGD, paper's row": None,
     "SDBGD, planned": {"kind": "anytime"},
     "Penalty, planned": {"method": "penalty"},
@@ -123,7 +124,7 @@ class Verification:
 
     @cached_property
     def sources(self) -> Mapping[str, Source]:
-        """Problem and method that are not known by name."""
+        """Problem and method that are not constants by name."""
         places = {"problem": self.problem, "method": self.method}
         return {
             place: source_at(place, name)
@@ -150,14 +151,8 @@ class Verification:
         >>> Verification(quick=True).command
         'tiebreak verify --runs 32 --seed 0 --quick'
         """
-        words = [f"tiebreak verify --runs {self.runs} --seed {self.seed}"]
-        words += ["--quick"] * self.quick
-        for name, value in self._options().items():
-            text = str(value)
-            if isinstance(value, tuple):
-                text = ",".join(map(str, value))
-            words += [f"--{name.replace('_', '-')} {text!r}"] * (value is not None)
-        return " ".join(words)
+        options = {"runs": self.runs, "seed": self.seed, "quick": self.quick}
+        return command_line("verify", options | self._options())
 
     def tasks(self, blocks: Blocks) -> list[Task]:
         """A task for each case."""
@@ -223,7 +218,7 @@ def cases(verification: Verification) -> list[dict[str, Any]]:
     return [*specs, *({"a": a, "steps": sizes.rate_steps} for a in _A)]
 
 
-def _name(spec: Mapping[str, Any]) -> str:
+def _name(spec: Facts) -> str:
     if "problem" in spec:
         return f"{spec['method']} on {spec['problem']}"
     if "worst" in spec:
@@ -233,7 +228,7 @@ def _name(spec: Mapping[str, Any]) -> str:
     return f"Rate, a = {spec['a']:g}" if "a" in spec else str(spec["label"])
 
 
-def case_of(spec: Mapping[str, Any]) -> Case:
+def case_of(spec: Facts) -> Case:
     """The case of one of :func:`cases`."""
     steps = spec["steps"]
     if "problem" in spec:
@@ -263,19 +258,21 @@ def case_of(spec: Mapping[str, Any]) -> Case:
 
 def _hard_case(method: str, steps: int) -> Case:
     """Near the worst case: the slope is such that as many steps just use up Δ_g."""
-    known = worst_case(0.1).constants
+    constants = worst_case(0.1).constants
     ell = _WORST[method]
-    assert known is not None
-    plan = theory.plan(known, budget=40 * steps, method=method, noise_smoothness=ell)
+    assert constants is not None
+    plan = theory.plan(
+        constants, budget=40 * steps, method=method, noise_smoothness=ell
+    )
     p = plan.schedule.at(0)
     steps = min(steps, plan.steps)
-    slope = min(0.9, math.sqrt(known.delta_g / (p.step_size * p.barrier * steps)))
+    slope = min(0.9, math.sqrt(constants.delta_g / (p.step_size * p.barrier * steps)))
     problem = worst_case(slope, noise_smoothness=1.0 if ell is None else ell)
     label = f"{plan.method.name}, planned"
     return Case("worst case", problem, label, plan.method, steps, ell)
 
 
-def _chosen_case(spec: Mapping[str, Any]) -> Case:
+def _chosen_case(spec: Facts) -> Case:
     """The user's case: a problem of the test bed or of a file, a method or its plan, for so many steps."""
     problem = _chosen_problem(spec)
     constants = problem.constants
@@ -299,7 +296,7 @@ def _chosen_case(spec: Mapping[str, Any]) -> Case:
     return case
 
 
-def _chosen_problem(spec: Mapping[str, Any]) -> Problem:
+def _chosen_problem(spec: Facts) -> Problem:
     name = spec["problem"]
     source = spec["sources"].get(name)
     problem = named(name) if source is None else problem_of(source, {})
@@ -320,7 +317,7 @@ def _chosen_problem(spec: Mapping[str, Any]) -> Problem:
 def check(
     progress: Callable[[float], Any],
     *,
-    spec: Mapping[str, Any],
+    spec: Facts,
     runs: int,
     seed: int,
     draws: int,
