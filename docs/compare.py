@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tiebreak.studies import Comparison, compare, draw, save
+from tiebreak.studies import Comparison, compare
 from tiebreak.studies.comparison.methods import scales
 from tiebreak.studies.comparison.report import calls
 from tiebreak.studies.comparison.report import tables as tables_of
 from tiebreak.studies.comparison.result import ComparisonResult
 from tiebreak.studies.comparison.units import Units
-from tiebreak.studies.figures import image
+from tiebreak.studies.figures import draw, image
+from tiebreak.studies.folder import save
 from tiebreak.studies.store import Store
 from tiebreak.studies.tables import Table, as_markdown, scientific, select
 

@@ -18,7 +18,6 @@ from tiebreak.studies import (
     Experiment,
     compare,
     run,
-    save,
     solving,
     sweep,
     user_files,
@@ -28,7 +27,7 @@ from tiebreak.studies.comparison.changes import split_changes
 from tiebreak.studies.comparison.methods import compared_method
 from tiebreak.studies.comparison.problems import compared_problems
 from tiebreak.studies.figures import draw_all
-from tiebreak.studies.folder import write_files
+from tiebreak.studies.folder import save, write_files
 from tiebreak.studies.tables import select
 
 OWN = Path(__file__).with_name("compare_own.py")

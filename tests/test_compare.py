@@ -19,7 +19,7 @@ from tiebreak.cli.app import app
 from tiebreak.methods import METHODS, NAMED, auto
 from tiebreak.problems import Problem, named
 from tiebreak.problems.testbed import TESTBED
-from tiebreak.studies import Comparison, compare, save
+from tiebreak.studies import Comparison, compare
 from tiebreak.studies.comparison import comparison as comparison_module
 from tiebreak.studies.comparison.methods import ALL, PLANNED, compared_method, scales
 from tiebreak.studies.comparison.problems import rehearse
@@ -28,7 +28,7 @@ from tiebreak.studies.comparison.report import calls, notes, tables
 from tiebreak.studies.comparison.units import Units
 from tiebreak.studies.figures import draw_all
 from tiebreak.studies.findings import summary
-from tiebreak.studies.folder import write_files
+from tiebreak.studies.folder import save, write_files
 from tiebreak.studies.tables import select
 from tiebreak.theory.plans import CHOICES
 

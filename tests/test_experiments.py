@@ -12,10 +12,10 @@ import tiebreak.studies.folder as folder_module
 from tiebreak import problems
 from tiebreak.oracles import Gaussian
 from tiebreak.problems import paper as paper_problem
-from tiebreak.studies import Experiment, Findings, draw, load, run, save
-from tiebreak.studies.figures import draw_all
+from tiebreak.studies import Experiment, Findings, load, run
+from tiebreak.studies.figures import draw, draw_all
 from tiebreak.studies.findings import stored, summary
-from tiebreak.studies.folder import changed_files, write_files
+from tiebreak.studies.folder import changed_files, save, write_files
 from tiebreak.studies.reproduction import estimates
 from tiebreak.studies.tables import by_step, distinct, select
 

@@ -27,9 +27,9 @@ from fuzzing import (
     only_ours,
 )
 from tiebreak.options import recorded
-from tiebreak.studies import Experiment, load, run, save
+from tiebreak.studies import Experiment, load, run
 from tiebreak.studies.findings import summary
-from tiebreak.studies.folder import write_files
+from tiebreak.studies.folder import save, write_files
 from tiebreak.studies.store import Store, encoded
 from tiebreak.studies.task import Block, Task
 

@@ -19,11 +19,11 @@ from browser import browser, look
 from command import call
 from tiebreak.methods import METHODS
 from tiebreak.problems.paper import lower_value
-from tiebreak.studies import load, save
+from tiebreak.studies import load
 from tiebreak.studies.charts import Axis, Chart, Series
 from tiebreak.studies.comparison.charts import recorded_chart
 from tiebreak.studies.findings import Findings, Verdict, from_json, stored
-from tiebreak.studies.folder import kind_of, read_columns, write_files
+from tiebreak.studies.folder import kind_of, read_columns, save, write_files
 from tiebreak.studies.page import (
     CITATION,
     embedded,

@@ -13,9 +13,10 @@ import pytest
 import tiebreak
 from tiebreak import Storm, anytime, methods, minimize, studies
 from tiebreak.problems import paper, random_problem
-from tiebreak.studies import Verification, save
+from tiebreak.studies import Verification
 from tiebreak.studies.figures import draw_all
 from tiebreak.studies.findings import summary
+from tiebreak.studies.folder import save
 from tiebreak.studies.tables import scientific
 from tiebreak.studies.verification import evidence, verification
 from tiebreak.studies.verification.evidence import Case

@@ -37,7 +37,7 @@ def compare(
             help="all, names (see tiebreak list) or FILE.py:NAME, which is run; paper+sigma_g=0.1.",
             autocompletion=completing("all", *FAMILIES, *TESTBED),
         ),
-    ] = ["all"],  # noqa: B006  # typer only reads it
+    ] = ["all"],  # noqa: B006  # typer only reads the list
     methods: Annotated[
         list[str],
         typer.Option(

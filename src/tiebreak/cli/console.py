@@ -29,7 +29,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PLACES = {"place": "", "name": ""}  # what has no option, whatever the command calls it
 _words: ContextVar[dict[str, str]] = ContextVar(
     "_words"
-)  # of the command that runs, by Python's names
+)  # of the running command, by Python's names
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 

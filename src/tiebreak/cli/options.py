@@ -40,7 +40,7 @@ ConstantsOption: TypeAlias = Annotated[
     typer.Option(
         "--constants",
         metavar="VALUES",
-        # With spaces, or a narrow terminal cuts it off.
+        # With spaces, or a narrow terminal cuts the text off.
         help="paper, or all of L_f, L_g, G_f, sigma_f, sigma_g, delta_f and delta_g, as L_f=1,L_g=2,…; paper,L_f=2 "
         "changes one.",
     ),

@@ -91,7 +91,7 @@ def plan(
     """Choose all constants of a schedule, for a budget or for an accuracy."""
     count = whole("runs", number(runs))
     first = whole("seed", number(seed), least=0)
-    if (budget is None) == (epsilon is None):  # before anything that takes long
+    if (budget is None) == (epsilon is None):  # before slow work
         which = "neither is there"
         if budget is not None:
             which = f"--budget {budget} and --epsilon {epsilon} are both there"

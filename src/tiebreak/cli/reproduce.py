@@ -26,7 +26,7 @@ def reproduce(
     methods: Annotated[
         list[str],
         typer.Option(metavar="NAMES", help="By commas or repeated; see tiebreak list."),
-    ] = [*_DEFAULT.methods],  # noqa: B006  # typer only reads it
+    ] = [*_DEFAULT.methods],  # noqa: B006  # typer only reads the list
     runs: Annotated[
         str, typer.Option(metavar="N", help="Independent runs of each method.")
     ] = str(_DEFAULT.runs),

@@ -14,6 +14,7 @@ from tiebreak.cli.console import (
     show_tables,
     waiting,
 )
+from tiebreak.files import locked
 from tiebreak.studies.engines import Engine, checked_engine
 from tiebreak.studies.findings import Findings, stored
 from tiebreak.studies.folder import check_folder, write_files
@@ -91,7 +92,8 @@ def draw(findings: Findings, folder: Path, overwrite: bool = False) -> None:
 
     with waiting("Drawing the figures"):
         figures = draw_all(stored(findings).charts)
-        write_files(folder, figures, update=True, overwrite=overwrite)
+        with locked(folder / ".blocks"):
+            write_files(folder, figures, update=True, overwrite=overwrite)
 
 
 def write_report(folder: Path, overwrite: bool = False) -> None:

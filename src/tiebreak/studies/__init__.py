@@ -10,24 +10,17 @@ with an :class:`Experiment`, a :class:`Comparison` or a :class:`Verification`. A
 command, tasks and a collector (:class:`Study`).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from tiebreak.studies.charts import Axis, Chart, Mark, Series
+from tiebreak.studies.charts import Axis, Chart, Series
 from tiebreak.studies.comparison.comparison import Comparison, compare
 from tiebreak.studies.findings import Findings, Verdict
-from tiebreak.studies.folder import load, save
+from tiebreak.studies.folder import load
 from tiebreak.studies.reproduction import Experiment
 from tiebreak.studies.runs import solving
 from tiebreak.studies.study import Study, run
 from tiebreak.studies.sweeps import sweep
-from tiebreak.studies.tables import Estimate, Table, select
+from tiebreak.studies.tables import Estimate, Table
 from tiebreak.studies.task import Block, Task
 from tiebreak.studies.verification.verification import Verification, verify_case
-
-if TYPE_CHECKING:
-    from tiebreak.studies.figures import draw
-    from tiebreak.studies.page import write_page
 
 __all__ = [
     "Axis",
@@ -37,7 +30,6 @@ __all__ = [
     "Estimate",
     "Experiment",
     "Findings",
-    "Mark",
     "Series",
     "Study",
     "Table",
@@ -45,22 +37,9 @@ __all__ = [
     "Verdict",
     "Verification",
     "compare",
-    "draw",
     "load",
     "run",
-    "save",
-    "select",
     "solving",
     "sweep",
     "verify_case",
-    "write_page",
 ]
-
-# matplotlib is slow to import, and a study can be run without it.
-_SLOW = {"draw": "figures", "write_page": "page"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _SLOW:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_SLOW[name]}"), name)

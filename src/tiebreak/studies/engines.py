@@ -28,7 +28,7 @@ from tiebreak.studies.task import Block, Task, perform
 Engine: TypeAlias = Executor | int | str | None
 
 HERE = "here"
-_WAIT = 30  # seconds, for a scheduler and its first worker
+_WAIT = 30  # seconds, for a scheduler and a first worker
 _OFTEN = 0.2  # seconds between two reports of a block
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -136,7 +136,7 @@ class _Process:
             return self.future
         self.pipe, other = _CONTEXT.Pipe()
         self.pool = ProcessPoolExecutor(1, _CONTEXT, _start, (other,))
-        with _ctrl_c_blocked():  # the new process inherits that
+        with _ctrl_c_blocked():  # the new process inherits the mask
             self.future = self.pool.submit(_work, task)
         other.close()
         return self.future
@@ -198,7 +198,7 @@ def _listen(pipe: Any) -> None:
             pipe.recv()
             _thread.interrupt_main()
     except (EOFError, OSError):
-        os._exit(0)  # the parent has ended, or needs this process no more
+        os._exit(0)  # the parent has ended or closed the pipe
 
 
 def _work(task: Task) -> Block:
@@ -252,7 +252,7 @@ def opened(engine: Executor | int | str) -> Iterator[Workers]:
 @contextmanager
 def _dask(scheduler: str) -> Iterator[Executor]:
     try:
-        dask: Any = import_module("distributed")  # few of its functions have types
+        dask: Any = import_module("distributed")  # few functions of Dask have types
     except ImportError:
         raise ValueError(
             f"scheduler={scheduler!r} needs Dask: {install('dask')}"
@@ -261,7 +261,7 @@ def _dask(scheduler: str) -> Iterator[Executor]:
         try:
             address: Any = scheduler
             if scheduler.startswith("local:"):
-                # A worker that is killed is started again, however often that happens.
+                # Dask starts killed workers again, however often.
                 patient = {"distributed.deploy.lost-worker-timeout": "1000 days"}
                 stack.enter_context(import_module("dask").config.set(patient))
                 cluster = dask.LocalCluster(

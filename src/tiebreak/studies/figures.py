@@ -34,7 +34,7 @@ _NAMED_DASHES = {"solid": _DASHES[0], "dash": _DASHES[1], "dot": _DASHES[3]}
 _MARKERS = "osD^vP*X"
 _LETTERS = {"column": 64, "page": 120}  # of a line of the legend
 _LABEL = {"x": 60, "y": 34}  # letters of a line beside an axis
-_LINE = 1.35  # height of a line of the legend, in sizes of its letters
+_LINE = 1.35  # height of a line of the legend, in font sizes
 _LINEAR = 1.0  # a symmetric logarithmic scale is linear up to here
 
 
@@ -157,7 +157,7 @@ def _add_legend(
     figure: Figure, lines: Sequence[Line2D], names: Sequence[str], width: Width
 ) -> None:
     labels = [for_matplotlib(name) for name in names]
-    longest = max(map(len, names), default=1) + 6  # with its line
+    longest = max(map(len, names), default=1) + 6  # with the line beside the name
     columns = max(1, min(_LETTERS[width] // longest, 4))
     above = figure.legend(
         lines,
@@ -169,7 +169,7 @@ def _add_legend(
         columnspacing=1.0,
         labelspacing=0.3,
     )
-    # A long legend makes the figure higher, not the axes lower: these keep the height that two lines leave them.
+    # A long legend makes the figure higher: the axes keep the height beside a legend of two lines.
     rows = -(-len(names) // columns)
     if rows > 2:
         height = above.prop.get_size_in_points() * _LINE / 72

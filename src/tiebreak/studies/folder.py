@@ -35,7 +35,7 @@ _TABLES = (
     *("bounds", "deviations", "rates", "slopes", "measured"),
 )
 _NAMES = (CONFIG, FINDINGS, PAGE, "summary.md", *(f"{name}.csv" for name in _TABLES))
-_WORDS = ("problem", "method")  # columns of names, even of one that is called "1"
+_WORDS = ("problem", "method")  # columns of names, even for a problem called "1"
 
 
 def checksum(content: bytes) -> str:

@@ -8,7 +8,7 @@ from tiebreak.studies.tables import Table, fitted, widths
 # How many letters fit side by side; a page may be a little too small, and then has smaller letters.
 _COLUMN = 46
 _PAGE = 130
-_LONG = 44  # letters of a cell of words, from which on it is set in several lines
+_LONG = 44  # letters from which on a cell of words is set in several lines
 
 _SYMBOLS = {
     "‖": r"\|", "∇": r"\nabla", "λ": r"\lambda", "β": r"\beta", "ρ": r"\rho", "η": r"\eta", "μ": r"\mu", "τ": r"\tau",

@@ -35,7 +35,7 @@ CITATION = f"""@software{{tiebreak,
 _LONGEST = 600  # letters of a value
 _SHOWN_ELSEWHERE = ("command", "faults", "interrupted", "verdicts", "cases")
 
-# The browser fetches nothing: all that the page needs is in the file.
+# The browser fetches nothing: the file holds the whole page.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 
 _TEMPLATE = """<!DOCTYPE html>

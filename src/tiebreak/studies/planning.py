@@ -33,7 +33,7 @@ from tiebreak.studies.user_files import checksums, copies, source_at
 from tiebreak.studies.verification.evidence import RESIDUALS, bounds_of
 from tiebreak.theory.plans import Plan
 
-_LONGEST = 10**6  # steps that may be run
+_LONGEST = 10**6  # steps of a plan with --run
 _ALONG = (Axis("calls", "calls", "log"), Axis("step", "steps", "log"))
 _OBJECTIVES = {"bound": "best proved bound", "practice": "best expected residuals"}
 
@@ -194,14 +194,14 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 def plan_curves(plan: Plan) -> Columns:
     """Batches, calls and bounds on a logarithmic grid of steps."""
     constant = plan.schedule.constant()
-    # A bound that is computed step by step takes as long for every K.
+    # A bound computed step by step takes as long for every K.
     count = 24 if plan.noise_smoothness is not None and not constant else 200
     powers = 10 ** np.linspace(0, math.log10(plan.steps), count)
     steps = sorted({min(plan.steps, max(1, int(p))) for p in powers} | {plan.steps})
     K: Any = np.array(steps, dtype=object if plan.steps > 2**62 else np.int64)
     at = [plan.schedule.at(k - 1) for k in steps]
     if constant:
-        budget = 2 * plan.budget  # so that no step is left out
+        budget = 2 * plan.budget  # enough for every step
         counts = [steps_within(plan.method, budget, horizon=k)[1:] for k in steps]
         charged = np.array([float(sum(each)) for each in counts])
     else:

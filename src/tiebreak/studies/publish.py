@@ -17,7 +17,7 @@ from tiebreak.studies.tables import Table
 from tiebreak.studies.training_log import findings_of
 
 _MANY = 6  # a chart of more quantities has a figure of the first, or of the first of each problem
-_FLOATS = 10  # between two \clearpage; LaTeX complains of about 18 that wait for room
+_FLOATS = 10  # between two \clearpage; LaTeX complains of about 18 waiting floats
 
 
 def publish(

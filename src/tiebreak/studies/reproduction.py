@@ -33,7 +33,7 @@ from tiebreak.studies.tables import (
 )
 from tiebreak.studies.task import Task
 
-_LARGEST = 1e100  # squares of such numbers, and sums of them, are numbers still
+_LARGEST = 1e100  # squares of numbers up to here, and sums of squares, are finite
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ _ALONG = (
 )
 _FAR = 1e3  # iterates beyond are outside every map
 _POINTS = 200  # of a path
-_RUNS = 20  # drawn one by one: more of them only hide each other
-_PERIOD = 2 * math.pi  # of g along its first coordinate
+_RUNS = 20  # drawn one by one: more runs hide each other
+_PERIOD = 2 * math.pi  # of g along the first coordinate
 
 
 def reproduction_charts(

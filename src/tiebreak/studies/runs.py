@@ -22,7 +22,7 @@ from tiebreak.studies.user_files import Source, explained, in_files, source_at
 #: Runs of a block. Runs are vectorised, so that many take little more time than one.
 BLOCK = 512
 _STEP = 8e-5  # seconds, about
-_MANY = 50_000  # steps; more of them are not counted
+_MANY = 50_000  # steps; further steps are not counted
 
 Facts: TypeAlias = Mapping[str, Any]
 
@@ -152,7 +152,7 @@ def solve(
             parts.append(table)
         faults[str(calls)] = [f"{result.method}, {f}" for f in result.faults.values()]
         seconds += result.elapsed
-        # As one run that was never stopped, with all of its selected iterates and ends.
+        # The resumed run equals a run without a stop, with all selected iterates and ends.
         options = {"resume": result}
         if Status.INTERRUPTED in result.status:
             break
@@ -165,7 +165,7 @@ def solve(
 
 
 def _run(text: str, run: Callable[[], Result], sources: Sequence[Any]) -> Result:
-    with unsaid():  # the tables say it
+    with unsaid():  # the tables report faults
         return explained(text, sources, run) if in_files(sources) else run()
 
 
@@ -175,7 +175,7 @@ def problem_of(source: Source, arguments: Facts) -> Problem:
     if callable(value):
         problem: Problem = value(**arguments)
         return problem
-    if arguments:  # without them the problem would be labelled as another one
+    if arguments:  # without arguments the label would be wrong
         words = ", ".join(f"{name}={each!r}" for name, each in arguments.items())
         name = source.place.rpartition(":")[2]
         raise ValueError(

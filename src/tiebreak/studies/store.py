@@ -45,7 +45,7 @@ class Store:
 
     def __enter__(self) -> Self:
         with ExitStack() as lock:
-            # The handler of SIGTERM comes first, so that a signal at any later moment removes the lock.
+            # The handler of SIGTERM comes first, so a later signal removes the lock.
             lock.enter_context(terminations())
             lock.enter_context(locked(self.folder))
             self._lock = lock.pop_all()

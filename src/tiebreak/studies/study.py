@@ -67,7 +67,8 @@ def run(
 
     Examples
     --------
-    >>> from tiebreak.studies import Experiment, select
+    >>> from tiebreak.studies import Experiment
+    >>> from tiebreak.studies.tables import select
     >>> findings = run(Experiment(methods=["sdbgd"], runs=2, budget=1000))
     >>> select(findings.data["points"], iterate="last")["steps"]
     array([9, 9])

@@ -35,9 +35,9 @@ Blocks: TypeAlias = Mapping[str, Block]
 #: Told the name of a task and the share of everything that is done.
 Hear: TypeAlias = Callable[[str, float], Any]
 
-_PATIENCE = 4.0  # seconds of work for which it does not pay to start processes
+_PATIENCE = 4.0  # seconds of work for which starting processes does not pay
 _LOOK = 0.2  # seconds between two looks at the reports of workers
-_GRACE = 5.0  # seconds that interrupted blocks have to end
+_GRACE = 5.0  # seconds for interrupted blocks to end
 _ATTEMPTS = 3  # of a block whose worker dies
 
 
@@ -133,8 +133,8 @@ class _Sweep:
         self.tasks: dict[str, Task] = {}
         self.done: dict[str, Block] = {}
         self.partial: dict[str, Block] = {}
-        self.current = ""  # the task that this process is doing
-        self.shares: dict[str, float] = {}  # of the tasks that were begun
+        self.current = ""  # the task of the main process
+        self.shares: dict[str, float] = {}  # of the tasks in progress
         self.newest: tuple[str, float] = ("", 0.0)  # the newest share with numbers
         self.resources = ExitStack()
         self.workers: Workers | None = None
@@ -248,7 +248,7 @@ class _Sweep:
         """Take the parts of the blocks in flight that workers can give in a moment."""
         assert self.workers is not None
         for future in running:
-            future.cancel()  # all that has not begun
+            future.cancel()  # waiting tasks
         self.workers.interrupt()
         active = [future for future in running if not future.cancelled()]
         local = type(self.workers) is not Workers
@@ -277,7 +277,7 @@ class _Sweep:
             (t.seconds for t in self.tasks.values() if t.seconds), default=1.0
         )
         weights = {name: task.seconds or shortest for name, task in self.tasks.items()}
-        # Sums are rounded once, so that the share never falls by a rounding.
+        # Sums are rounded once, so the share never falls by a rounding error.
         done = fsum(weights[name] * part for name, part in self.shares.items())
         news = share
         if getattr(share, "now", None) is not None:

@@ -57,7 +57,7 @@ class Estimate(NamedTuple):
             return cls(first, math.nan)
         if values.min() == values.max():  # rounding would leave an error of 1e-17
             return cls(first, 0.0)
-        with np.errstate(all="ignore"):  # a run that failed may hold infinities
+        with np.errstate(all="ignore"):  # failed runs may hold infinities
             deviation = float(values.std(ddof=1))
             return cls(float(values.mean()), deviation / math.sqrt(len(values)))
 

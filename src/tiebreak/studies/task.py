@@ -125,7 +125,7 @@ def perform(task: Task, progress: Callable[[float], Any] | None = None) -> Block
         raise TypeError(
             f"{task.name}: {function.__module__}.{function.__qualname__} gave {type(block).__name__}; it must give a Block"
         )
-    # Facts become what they will be when the block is read from its file.
+    # Facts are equal to those of a block read from a file.
     return Block(block.tables, json.loads(json.dumps(block.facts)))
 
 

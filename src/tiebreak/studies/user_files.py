@@ -141,7 +141,7 @@ def _run_file(
     module = types.ModuleType(name)
     module.__file__ = path
     sys.modules[name] = module  # dataclasses look their module up there
-    sys.path.append(folder)  # at the end, so that no installed package is hidden
+    sys.path.append(folder)  # at the end, so no installed package is hidden
     try:
         exec(compile(content, path, "exec"), module.__dict__)
     finally:

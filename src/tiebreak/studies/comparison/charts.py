@@ -29,7 +29,9 @@ def comparison_charts(result: ComparisonResult) -> dict[str, Chart]:
         charts["profiles"] = profiles_chart(result.profiles)
     if result.curves:
         charts["curves"] = recorded_chart(result.curves)
-    if len(c.budgets) > 1 or not result.curves:  # residuals at one budget make no curve
+    if (
+        len(c.budgets) > 1 or not result.curves
+    ):  # residuals at a single budget make no curve
         charts["residuals"] = residuals_chart(result)
     return charts
 
@@ -111,7 +113,7 @@ def recorded_chart(curves: Columns) -> Chart:
         of_problem = select(curves, problem=problem)
         for look, method in enumerate(methods):
             rows = select(of_problem, method=method)
-            # A method that depends on the budget has a curve for each budget.
+            # A method with plans for each budget has a curve for each budget.
             rows = select(rows, budget=rows["budget"].max())
             means = _means(rows, problem, names, points, banded)
             series.append(Series(method, means, look))

@@ -41,10 +41,12 @@ from tiebreak.studies.tables import Columns, joined, labelled, select
 from tiebreak.studies.task import Block, Task
 from tiebreak.studies.user_files import Source
 
-_MANY_TRIALS = 9  # 4^4 is far from what anybody publishes
+_MANY_TRIALS = 9  # 4^4 is far from every published step size
 _TRIAL_RUNS = 3
 _GONE = 1e3  # units of f, or lengths
-_NUMBERS = 2**22  # in the iterates of a block: a step makes about ten such arrays
+_NUMBERS = (
+    2**22
+)  # in the iterates of a block: a step makes about ten arrays of equal size
 _POINT = (
     *("run", "status", "steps", "calls", "upper_calls", "lower_calls"),
     *("direction_squared", "stationarity_squared", "lower_gradient_squared"),
@@ -293,7 +295,7 @@ class Comparison:
         The best step size of the trials may fail in a judged run. Then the best smaller one is judged.
         """
         means = self._trial_means(blocks)
-        # Of equal means the first is the least, so a method that always fails keeps its own step size.
+        # Of equal means the first is taken, so a method whose runs all fail keeps its published step size.
         best = {
             key: min(means[key], key=means[key].__getitem__) if means else 1.0
             for key in self._keys

@@ -58,7 +58,7 @@ def _planned(method: str, objective: str) -> Planned:
     title = f"{METHODS[method].name} {objective}"
     needs = ("noise_smoothness",) if reduces(METHODS[method]) else ()
 
-    @cache  # every step size that is tried asks for it
+    @cache  # called for every step size of the trials
     def make(constants: Constants | None, budget: int, **options: Any) -> Method:
         if constants is None:
             raise ValueError(
@@ -128,7 +128,7 @@ class ComparedMethod:
                 value = value(problem.constants, budget)
             return units.translated(changed(methods.get(value), self.changes), scale)
         if self.source in NAMED:
-            if self.source == "auto":  # it measures the units itself
+            if self.source == "auto":  # `auto` measures the units
                 units = Units()
             return units.translated(changed(NAMED[self.source], self.changes), scale)
         planned = PLANNED[self.source]
@@ -214,7 +214,7 @@ def _check_maker(text: str, value: Any, name: str) -> None:
         raise ValueError(f"{text}; it is {type(value).__name__}")
     try:
         signature = inspect.signature(value)
-    except (TypeError, ValueError):  # it has no signature to check
+    except (TypeError, ValueError):  # no signature to check
         return
     names = list(signature.parameters)
     if names[:2] == ["fg", "gg"]:

@@ -100,7 +100,7 @@ def _contradictions(problem: Problem) -> tuple[str, ...]:
             for name in ("upper", "lower")
             for each in disagreements(getattr(problem, name), problem.x0)
         )
-    except Exception:  # rehearse() tells what cannot be run at all, with its line
+    except Exception:  # rehearse() reports faults with their line
         return ()
 
 

@@ -92,7 +92,7 @@ class ComparisonResult:
                     "steps": int(np.median(table["steps"])),
                     "scale": float(table["scale"][0]),
                 }
-                with np.errstate(all="ignore"):  # a run that failed may hold infinities
+                with np.errstate(all="ignore"):  # failed runs may hold infinities
                     row |= {name: float(np.mean(table[name])) for name in _MEANS}
                 rows.append(row)
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}

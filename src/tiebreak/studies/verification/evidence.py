@@ -42,7 +42,7 @@ class Case(NamedTuple):
     label: str
     method: Method
     steps: int
-    noise_smoothness: Any = None  # ℓ, where the bound needs it
+    noise_smoothness: Any = None  # ℓ, if the bound needs ℓ
 
     @property
     def constants(self) -> Constants:
@@ -77,7 +77,7 @@ def simulate(
     **options: Any,
 ) -> Result:
     """Run the case; `steps`, `record` and so on as :func:`tiebreak.minimize` takes them. Ctrl-C is passed on."""
-    with unsaid():  # the tables say it
+    with unsaid():  # the tables report faults
         result = minimize(
             case.problem.upper,
             case.problem.lower,
@@ -213,7 +213,7 @@ def _estimates(level: Level, x: Any, batch: Any, draws: int, rngs: Any) -> Any:
     tokens = level.draw(rngs, [batch] * draws)
     of_library = type(level.oracle).__module__.startswith("tiebreak.")
     if level.vectorized and of_library and hasattr(tokens, "ndim"):
-        # All draws at once, which the oracles of others need not take.
+        # All draws at once, which only oracles of the library must accept.
         return level.oracle.gradient(np.broadcast_to(x, (draws, *x.shape)), tokens)
     return np.stack([level.gradient(x, token) for token in tokens])
 

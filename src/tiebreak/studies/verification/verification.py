@@ -251,7 +251,7 @@ def case_of(spec: Facts) -> Case:
     if _PAPER[label] is None:
         return Case("paper", problem, label, methods.sdbgd, steps)
     plan = theory.plan(problem.constants, budget=_BUDGET, **_PAPER[label])
-    if "method" in _PAPER[label]:  # these bounds are proved for the planned steps
+    if "method" in _PAPER[label]:  # plan bounds are proved for the planned steps
         steps = min(steps, plan.steps)
     return Case("paper", problem, label, plan.method, steps)
 
