@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import tiebreak
-from tiebreak.experiments.contenders import Units
 from tiebreak.problems import Problem, named
 from tiebreak.problems.testbed import TESTBED
 from tiebreak.provenance import stamp
+from tiebreak.studies.comparison.units import Units
 
 RESULTS = Path(__file__).parent / "results" / "auto.json"
 TABLE = Path(__file__).parents[1] / "docs" / "_tables" / "auto.md"

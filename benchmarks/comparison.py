@@ -22,14 +22,14 @@ import numpy as np
 
 from benchmarks import comparison_tuned as hindsight
 from tiebreak import methods, theory
-from tiebreak.experiments import Comparison, compare
-from tiebreak.experiments.engines import HERE
-from tiebreak.experiments.tables import chosen
 from tiebreak.files import atomic
 from tiebreak.methods import METHODS, Method
 from tiebreak.problems import named
 from tiebreak.provenance import stamp
 from tiebreak.solver.budget import steps_within
+from tiebreak.studies import Comparison, compare
+from tiebreak.studies.engines import HERE
+from tiebreak.studies.tables import select
 from tiebreak.theory.plans import CHOICES
 from tiebreak.theory.proved import reduces
 
@@ -128,7 +128,7 @@ def done(
 def _judged(
     s: Setting, problem: str, method: Any, budgets: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    contender = Comparison([problem], [method]).contenders[0]
+    (contender,) = Comparison([problem], [method]).compared_methods
     steps = {
         b: steps_within(contender.fitted(named(problem), b), b, s.longest(problem) + 1)[
             0
@@ -153,7 +153,7 @@ def _judged(
     )
     found, rows = compare(asked, engine=HERE), []
     for b in kept:
-        here = chosen(found.runs, budget=b)
+        here = select(found.runs, budget=b)
         quartiles = [
             _plain(q)
             for q in np.quantile(here["residual"], [0.25, 0.5, 0.75], method="nearest")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.experiments.comparing_report import calls
-from tiebreak.experiments.configuration import label
-from tiebreak.experiments.tables import Sheet, as_markdown, scientific
 from tiebreak.methods import METHODS
 from tiebreak.problems import named
+from tiebreak.studies.comparison.report import calls
+from tiebreak.studies.method_names import label
+from tiebreak.studies.tables import Table, as_markdown, scientific
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE, FIGURE = (
@@ -84,7 +84,7 @@ def least(found: Found, problem: str, budget: int, kinds: Iterable[str]) -> Row 
     return min(here, key=median, default=None)
 
 
-def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sheet:
+def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Table:
     """The best of each kind of constants, on each problem at each budget; with "or" those whose quartiles overlap."""
     rows = []
     for problem in problems:
@@ -114,7 +114,7 @@ def winners(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
                 names = f"{name_of(best['method'])}{f', or {more},' if near else ''}"
                 cells.append(f"{names} {scientific(best['median'])}{carried(best)}")
             rows.append([problem, word, *cells])
-    return Sheet("", ("problem", "constants", *map(calls, budgets)), rows)
+    return Table("", ("problem", "constants", *map(calls, budgets)), rows)
 
 
 def ratios(
@@ -128,7 +128,7 @@ def ratios(
     ]
 
 
-def overall(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sheet:
+def overall(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Table:
     """Over the problems that were tuned for: the geometric mean of the ratios to the best, and the largest of them."""
     rows = []
     for kind, word in KINDS.items():
@@ -148,7 +148,7 @@ def overall(found: Found, problems: Sequence[str], budgets: Sequence[int]) -> Sh
                     )
                     cells.append(f"{_two(mean)} ({_two(max(each))})")
             rows.append([name_of(method), word, *cells])
-    return Sheet("", ("method", "constants", *map(calls, budgets)), rows)
+    return Table("", ("method", "constants", *map(calls, budgets)), rows)
 
 
 def tuned_on(found: Found, problems: Sequence[str], budget: int) -> list[str]:
@@ -172,14 +172,14 @@ def _two(value: float) -> str:
     )
 
 
-def everything(found: Found, problems: Sequence[str], budget: int) -> Sheet:
+def everything(found: Found, problems: Sequence[str], budget: int) -> Table:
     """Median and quartiles of every method on every problem."""
     rows = [
         [name_of(m), word, *(cell(found.get((kind, m, p, budget))) for p in problems)]
         for kind, word in KINDS.items()
         for m in methods_of(found, kind)
     ]
-    return Sheet("", ("method", "constants", *problems), rows)
+    return Table("", ("method", "constants", *problems), rows)
 
 
 def tables(whole: Mapping[str, Any]) -> str:
@@ -215,13 +215,14 @@ def tables(whole: Mapping[str, Any]) -> str:
         parts.append(
             (
                 f"**At {calls(last)}**, the paper's problem alone, best first.",
-                Sheet("", head, beyond),
+                Table("", head, beyond),
             )
         )
     words = ("problem", "method", "constants", *problems, *map(calls, budgets))
     return (
         "\n\n".join(
-            "\n".join([text, "", *as_markdown(sheet, words)]) for text, sheet in parts
+            "\n".join([text, "", *as_markdown(sheet._replace(words=words))])
+            for text, sheet in parts
         )
         + "\n"
     )
@@ -244,7 +245,7 @@ def figure(whole: Mapping[str, Any]) -> Any:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.lines import Line2D
 
-    from tiebreak.experiments.style import footnote, legend, log_grid, look_of, style
+    from tiebreak.studies.figures import footnote, legend, log_grid, look_of, style
 
     found, s = indexed(whole), whole["setting"]
     problems = s["problems"]
@@ -320,7 +321,7 @@ def _budget(row: Row) -> int:
 
 def write(whole: Mapping[str, Any]) -> None:
     """Both into the documentation."""
-    from tiebreak.experiments.style import style
+    from tiebreak.studies.figures import style
 
     TABLE.write_text(tables(whole), encoding="utf-8")
     with style():

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tiebreak.experiments import Comparison, compare
-from tiebreak.experiments.contenders import Units
-from tiebreak.experiments.engines import HERE
-from tiebreak.experiments.tables import chosen
 from tiebreak.methods import METHODS, Method
 from tiebreak.powers import Capped, Power
+from tiebreak.studies import Comparison, compare
+from tiebreak.studies.comparison.units import Units
+from tiebreak.studies.engines import HERE
+from tiebreak.studies.tables import select
 
 #: Ranges, in units in which L_f = L_g = G_f = 1. `steps` is K/N^(1/3), of N calls; `share` is f's share of them.
 #: `push` is the first step size of a barrier, and for a penalty of weight β that step size times 1 + β.
@@ -209,7 +209,7 @@ def scores(
     asked = Comparison([problem], unlike, [budget], runs=runs, seed=seed, trials=1)
     found = compare(asked, engine=HERE).runs
     return {
-        c: float(np.mean(chosen(found, method=c.__name__)["residual"])) for c in unlike
+        c: float(np.mean(select(found, method=c.__name__)["residual"])) for c in unlike
     }
 
 

@@ -228,7 +228,7 @@ def look():
     """The repository's figures, with a second font for what the first has no sign for (superscripts)."""
     import matplotlib
 
-    from tiebreak.experiments.style import style
+    from tiebreak.studies.figures import style
 
     with style():
         matplotlib.rcParams["font.family"] = [

@@ -5,19 +5,21 @@ Finished blocks are kept in ``results/compare``, so that it can be stopped. ``do
 ``docs/_static/profiles.png`` are then written, and all the data to ``results/compare``.
 """
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tiebreak.experiments import Comparison, compare
-from tiebreak.experiments.blocks import Store
-from tiebreak.experiments.compared import Compared
-from tiebreak.experiments.comparing_report import PROSE, calls, sheets
-from tiebreak.experiments.contenders import Units, scales
-from tiebreak.experiments.saving import save_comparison
-from tiebreak.experiments.tables import Sheet, as_markdown, chosen, scientific
+from tiebreak.studies import Comparison, compare
+from tiebreak.studies.comparison.methods import scales
+from tiebreak.studies.comparison.report import calls
+from tiebreak.studies.comparison.report import tables as tables_of
+from tiebreak.studies.comparison.result import ComparisonResult
+from tiebreak.studies.comparison.units import Units
+from tiebreak.studies.figures import draw, image
+from tiebreak.studies.folder import save
+from tiebreak.studies.store import Store
+from tiebreak.studies.tables import Table, as_markdown, scientific, select
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results" / "compare"
@@ -31,25 +33,25 @@ NINE = (
 )  # others: docs/all-methods.md
 
 
-def winners(found: Compared) -> Sheet:
+def winners(found: ComparisonResult) -> Table:
     """The best on every problem at every budget, in one table."""
-    per_budget = [sheet.rows for sheet in sheets(found)[1:-1]]
+    per_budget = [sheet.rows for sheet in tables_of(found)[1:-1]]
     rows = [
         [same[0][0], *(f"{row[1]} ({row[2].split(' ')[0]})" for row in same)]
         for same in zip(*per_budget, strict=True)
     ]
-    return Sheet("", ("problem", *map(calls, found.comparison.budgets)), rows)
+    return Table("", ("problem", *map(calls, found.comparison.budgets)), rows)
 
 
-def ends(found: Compared) -> Sheet:
+def ends(found: ComparisonResult) -> Table:
     """Where the best method of each problem ends, and where the plain penalty does, in the problem's units."""
     rows, budget = [], found.comparison.budgets[-1]
-    for entrant in found.comparison.entrants:
+    for entrant in found.comparison.compared_problems:
         problem, unit = entrant.problem, Units.of(entrant.problem)
         if problem.solution is None or problem.constants is None:
             continue
         here, c = (
-            chosen(found.results, problem=entrant.label, budget=budget),
+            select(found.results, problem=entrant.label, budget=budget),
             problem.constants,
         )
         row, lengths = [entrant.label], (c.G_f / c.L_f) ** 2
@@ -67,21 +69,21 @@ def ends(found: Compared) -> Sheet:
             ]
         rows.append(row)
     names = ("residual", "f − f*", "g − g*")
-    return Sheet(
+    return Table(
         "",
         ("problem", "best method", *names, *(f"Penalty: {name}" for name in names)),
         rows,
     )
 
 
-def steps(found: Compared) -> Sheet:
+def steps(found: ComparisonResult) -> Table:
     """How often each multiple of the step size was best, over all problems and budgets."""
     sizes = sorted(scales(found.comparison.trials))
     rows = []
-    for contender in found.comparison.contenders:
-        taken = chosen(found.results, method=contender.label)["scale"].tolist()
+    for contender in found.comparison.compared_methods:
+        taken = select(found.results, method=contender.label)["scale"].tolist()
         rows.append([contender.label, *(str(taken.count(size)) for size in sizes)])
-    return Sheet(
+    return Table(
         "",
         (
             "method",
@@ -91,32 +93,32 @@ def steps(found: Compared) -> Sheet:
     )
 
 
-def tables(found: Compared) -> dict[str, Sheet]:
+def tables(found: ComparisonResult) -> dict[str, Table]:
     """What the page shows, by the names of the files."""
     fewer = found.among(PUBLISHED)
     return {
-        "compare_profiles": sheets(found)[0],
-        "compare_published": sheets(fewer)[0],
-        "compare_regularizer": sheets(found.among(("sdbgd", "dbgd_batched")))[0],
+        "compare_profiles": tables_of(found)[0],
+        "compare_published": tables_of(fewer)[0],
+        "compare_regularizer": tables_of(found.among(("sdbgd", "dbgd_batched")))[0],
         "compare_steps": steps(found),
         "compare_best": winners(found),
         "compare_best_published": winners(fewer),
-        "compare_residuals": sheets(found)[-1],
+        "compare_residuals": tables_of(found)[-1],
         "compare_ends": ends(found),
     }
 
 
-def write(found: Compared) -> None:
+def write(found: ComparisonResult) -> None:
     """Tables and figure into the documentation, all data into the results."""
-    save_comparison(found, RESULTS)
-    shutil.copy(RESULTS / "profiles.png", DOCS / "_static" / "profiles.png")
+    findings = found.findings()
+    save(findings, RESULTS, overwrite=True)
+    profiles = image(draw(findings.charts["profiles"]), "png")
+    (DOCS / "_static" / "profiles.png").write_bytes(profiles)
     for name, sheet in tables(found).items():
-        words: Sequence[str] = (
-            *PROSE,
-            "best method",
-            *(sheet.header[1:] if "_best" in name else ()),
-        )
-        text = "\n".join([*as_markdown(sheet, words), ""])
+        words: Sequence[str] = ("best", "best method")
+        if "_best" in name:
+            words = sheet.header[1:]
+        text = "\n".join([*as_markdown(sheet._replace(words=words)), ""])
         (DOCS / "_tables" / f"{name}.md").write_text(text, encoding="utf-8")
         print(f"{name}\n{text}", flush=True)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tiebreak.checks import install, nearest
 
 if TYPE_CHECKING:
-    from tiebreak.experiments.tasks import Reference
+    from tiebreak.studies.user_files import Source
 
 __all__ = ["EXAMPLES", "get", "place", "referred"]
 
@@ -44,12 +44,12 @@ def place(name: str) -> str:
     )
 
 
-def referred(name: str) -> "Reference":
-    """A reference to it that workers understand; ValueError where a library that it needs is not installed."""
-    from tiebreak.experiments.tasks import reference
+def referred(name: str) -> "Source":
+    """The source of an example, which workers can load; ValueError if a library that it needs is not installed."""
+    from tiebreak.studies.user_files import source_at
 
     try:
-        return reference(place(name), "name")
+        return source_at(place(name), "name")
     except ValueError as error:
         if name not in EXAMPLES:
             raise
@@ -60,6 +60,4 @@ def referred(name: str) -> "Reference":
 
 def get(name: str) -> Any:
     """The :class:`~gallery.example.Example` of that name, or of that file."""
-    from tiebreak.experiments.tasks import found
-
-    return found(referred(name))
+    return referred(name).load()

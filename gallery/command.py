@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -13,16 +13,16 @@ from tiebreak.checks import install
 from tiebreak.cli.console import (
     INTERRUPTED,
     Console,
-    kindly,
+    bar,
+    command_line,
     number,
     say,
-    show_sheets,
-    spoken,
+    show_tables,
+    waiting,
 )
-from tiebreak.cli.live import bar, loading, waiting
 from tiebreak.cli.options import Overwrite, Quiet, Report, Scheduler, Workers
-from tiebreak.cli.sweeping import engine_from, kept, store_in
-from tiebreak.experiments.workers import cores
+from tiebreak.cli.study import engine_from, kept_blocks
+from tiebreak.studies.engines import cores
 
 __all__ = ["app"]
 
@@ -111,87 +111,74 @@ def example(
 ) -> None:
     """Train a real problem by every method with equal tuning, and compare tolerances, upper losses and costs."""
     folder = output or Path("results") / Path(name or "").stem
-    with kindly():
-        if list_:
-            _list()
-            return
-        if name is None:
-            raise ValueError("say which example; --list shows them")
-        place(name)  # before what takes long: is there such a one?
-        _torch()
-        if report:
-            import plotly  # noqa: F401  # before what takes long: is it there?
-        from gallery.needs import Missing, check
-        from gallery.record import command, save, whole
-        from gallery.report import PROSE, notes, sheets
-        from gallery.study import BUDGETS, Study, run
-        from tiebreak.experiments.folder import check_folder
+    if list_:
+        _list()
+        return
+    if name is None:
+        raise ValueError("say which example; --list shows them")
+    place(name)  # before what takes long: is there such a one?
+    _torch()
+    if report:
+        import plotly  # noqa: F401  # before what takes long: is it there?
+    from gallery.needs import Missing, check
+    from gallery.record import save, whole
+    from gallery.report import notes, sheets
+    from gallery.study import BUDGETS, Study, run
+    from tiebreak.studies.folder import check_folder
+    from tiebreak.studies.store import Store
 
-        engine = engine_from(workers, scheduler) or cores()
-        study = Study(
-            name,
-            quick=quick,
-            methods=tuple(method or ()),
-            seeds=number(seeds) if seeds is not None else 1 if quick else 5,
-            trials=number(trials) if trials is not None else 3 if quick else 6,
-            tuning_seeds=number(tuning_seeds)
-            if tuning_seeds is not None
-            else 1
-            if quick
-            else 2,
-            budgets=tuple(budget) if budget else BUDGETS[:1] if quick else BUDGETS,
-            device=device,
-            knobs=None if knobs is None else _chosen(knobs),
-            finish=finish,
-        )
-        replaced = check_folder(folder, command(study), overwrite, "config.json")
-        say(f"{study.example.title}. {study.example.question}")
-        if replaced:
-            say(replaced)
-        try:
-            check(study.example.needs)
-            with store_in(folder) as store:
-                with bar(
-                    "Starting: data are read and, the first time, a model to change is trained"
-                ) as hear:
-                    findings = run(study, hear, engine=engine, store=store)
-                if not findings.runs:
-                    say(
-                        f"Interrupted before a training was judged; nothing was written. {kept(folder)}"
-                    )
-                    raise typer.Exit(INTERRUPTED)
-                if findings.interrupted and whole(folder):
-                    say(
-                        f"Interrupted; the whole study in {folder} is left as it was. {kept(folder)}"
-                    )
-                    raise typer.Exit(INTERRUPTED)
-                say("Writing the files.")
-                try:
-                    with waiting("Writing the files"):
-                        written = save(findings, folder)
-                except OSError:  # a full disk: at least it can be read here
-                    show_sheets(sheets(findings), notes(findings), prose=PROSE)
-                    raise
-                if not findings.interrupted:
-                    store.clear()
-            if report:
-                written.append(_page(findings, folder))
-        except Missing as missing:
-            raise ValueError(str(missing)) from None
-    show_sheets(sheets(findings), notes(findings), prose=PROSE)
+    engine = engine_from(workers, scheduler) or cores()
+    usual = {"seeds": 1, "trials": 3, "tuning_seeds": 1} if quick else {}
+    counts = {"seeds": seeds, "trials": trials, "tuning_seeds": tuning_seeds}
+    study = Study(
+        name,
+        quick=quick,
+        methods=tuple(method or ()),
+        budgets=tuple(budget or (BUDGETS[:1] if quick else BUDGETS)),
+        device=device,
+        knobs=None if knobs is None else _chosen(knobs),
+        finish=finish,
+        **usual | {n: number(text) for n, text in counts.items() if text is not None},
+    )
+    replaced = check_folder(folder, study.command, overwrite)
+    say(f"{study.example.title}. {study.example.question}")
+    if replaced:
+        say(replaced)
+    try:
+        check(study.example.needs)
+        with Store(folder / ".blocks") as store:
+            with bar(
+                "Starting: data are read and, the first time, a model to change is trained"
+            ) as progress:
+                findings = run(study, progress, engine=engine, store=store)
+            if not findings.runs:
+                say(
+                    f"Interrupted before a training was judged; nothing was written. {kept_blocks(folder)}"
+                )
+                raise typer.Exit(INTERRUPTED)
+            if findings.interrupted and whole(folder):
+                say(
+                    f"Interrupted; the whole study in {folder} is left as it was. {kept_blocks(folder)}"
+                )
+                raise typer.Exit(INTERRUPTED)
+            say("Writing the files.")
+            try:
+                with waiting("Writing the files"):
+                    written = save(findings, folder, report, overwrite)
+            except OSError:  # a full disk: at least it can be read here
+                show_tables(sheets(findings), notes(findings))
+                raise
+            if not findings.interrupted:
+                store.clear()
+    except Missing as missing:
+        raise ValueError(str(missing)) from None
+    show_tables(sheets(findings), notes(findings))
     say(
         f"Written to {folder}: {', '.join(path.name for path in written)}. {findings.elapsed:.0f} s."
     )
     if findings.interrupted:
-        say(kept(folder))
+        say(kept_blocks(folder))
         raise typer.Exit(INTERRUPTED)
-
-
-def _page(findings: Any, folder: Path) -> Path:
-    from gallery.page import write_page
-
-    with waiting("Writing the report"):
-        return write_page(findings, folder)
 
 
 def _chosen(file: Path) -> dict[str, dict[str, float]]:
@@ -212,7 +199,7 @@ def _torch() -> None:
     try:
         if "torch" not in sys.modules:
             say("Loading torch.")  # at once: that takes seconds
-        with loading("torch"):
+        with waiting("Loading torch"):
             import torch  # noqa: F401
     except ModuleNotFoundError:
         raise ValueError(f"examples need torch: {install('gallery')}") from None
@@ -247,4 +234,4 @@ def _list() -> None:
         console.print(f"  {name:<{width}}[dim]{escape(method.about)}[/]{lacking}")
 
 
-app.command()(spoken(example))
+app.command()(command_line(example))

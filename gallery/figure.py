@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from gallery.methods import METHODS
 from gallery.report import TITLES, Row, Spread, rows, swept
 from gallery.study import Findings
-from tiebreak.experiments.colours import COLOURS
-from tiebreak.experiments.style import footnote, legend, style
+from tiebreak.studies.charts import COLOURS
+from tiebreak.studies.figures import footnote, legend, style
 
 __all__ = ["plane"]
 

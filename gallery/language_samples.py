@@ -24,8 +24,8 @@ from gallery.methods.method import Method
 from gallery.report import title
 from gallery.training import Goal, train
 from gallery.tuning import trials
-from tiebreak.experiments.tables import Sheet, as_markdown
 from tiebreak.files import atomic
+from tiebreak.studies.tables import Table, as_markdown
 
 __all__ = ["SHOWN", "greedy", "samples"]
 
@@ -64,7 +64,7 @@ def samples(
     device: str,
     knobs: Mapping[str, Mapping[str, float]],
     hear: Callable[[str], Any] = lambda doing: None,
-) -> Sheet:
+) -> Table:
     """Prompts, and what each model makes of them; `knobs` by method, as a study chose them."""
     hear("the model that has learnt")  # where it is not on disk this takes long
     example = unlearning_language.EXAMPLE
@@ -108,7 +108,8 @@ def samples(
         ]
         for asked in prompts
     ]
-    return Sheet("What the models say", ("prompt", "what for", "truth", *models), body)
+    header = ("prompt", "what for", "truth", *models)
+    return Table("What the models say", header, body, words=header[1:])
 
 
 def _cell(text: str) -> str:
@@ -162,7 +163,7 @@ def main() -> None:
         "",
         told,
         "",
-        *as_markdown(sheet, ("what for", *sheet.header[2:])),
+        *as_markdown(sheet),
         "",
     ]
     table = "\n".join(lines)

@@ -1,7 +1,6 @@
 """A study as one HTML page."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from gallery.record import configuration
 from gallery.report import Row, notes, rows, sheets, swept, winner
 from gallery.study import Findings, Run
-from tiebreak.experiments.charts import (
+from tiebreak.studies.charts import (
     NEUTRAL,
     Axis,
     Chart,
@@ -18,11 +17,10 @@ from tiebreak.experiments.charts import (
     spread,
     thinned,
 )
-from tiebreak.files import atomic
-from tiebreak.report.page import render
-from tiebreak.report.section import Notes, Page, Section, Verdict, origin
+from tiebreak.studies.findings import Findings as Page
+from tiebreak.studies.findings import Verdict
 
-__all__ = ["page", "write_page"]
+__all__ = ["page"]
 
 _TITLES = {
     "evaluations": "after equal gradient evaluations",
@@ -42,43 +40,28 @@ _CURVES = (
 _TOLERANCE = [Mark("excess", 1.0, "the tolerance")]
 
 
-def write_page(findings: Findings, folder: Path) -> Path:
-    """Write the page of a study as ``report.html``; its path."""
-    target = folder / "report.html"
-    text = render(page(findings))
-    with atomic(target, "w") as file:
-        file.write(text)
-    return target
-
-
 def page(findings: Findings) -> Page:
-    """The page of a study: verdict, curves, where each method ends, tables, origin."""
+    """The findings for the page of a study: verdict, curves, where each method ends, tables, notes, record."""
     example = findings.study.example
-    ends = {budget: rows(findings, budget) for budget in findings.study.budgets}
-    ends = {
-        budget: of for budget, of in ends.items() if of
-    }  # an interrupted study may lack one
-    looks = (
-        {row.method: look for look, row in enumerate(ends[next(iter(ends))])}
-        if ends
-        else {}
-    )
-    metrics = Notes([f"{metric.name}: {metric.about}" for metric in example.metrics])
+    # An interrupted study may lack a budget.
+    ends = {b: of for b in findings.study.budgets if (of := rows(findings, b))}
+    looks: dict[str, int] = {}
+    for row in next(iter(ends.values()), []):
+        looks[row.method] = len(looks)
+    charts = {}
+    for budget, of in ends.items():
+        charts[f"curves-{budget}"] = _curves(findings, budget, of, looks)
+    for budget, of in ends.items():
+        charts[f"front-{budget}"] = _front(findings, budget, of, looks)
+    metrics = [f"{metric.name}: {metric.about}" for metric in example.metrics]
     return Page(
+        "gallery",
         example.title,
         _verdict(findings, ends),
-        [
-            Section(
-                "Curves",
-                [_curves(findings, budget, of, looks) for budget, of in ends.items()],
-            ),
-            Section(
-                "The front",
-                [_front(findings, budget, of, looks) for budget, of in ends.items()],
-            ),
-            Section("Tables", [*sheets(findings), metrics, Notes(notes(findings))]),
-            origin(configuration(findings), ("missing",)),
-        ],
+        sheets(findings),
+        [*metrics, *notes(findings)],
+        charts,
+        configuration(findings),
     )
 
 

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,41 +12,19 @@ import torch
 
 from gallery.example import COLUMNS
 from gallery.report import markdown, notes, rows, winner
-from gallery.study import Findings, Study
-from tiebreak.experiments.folder import write
-from tiebreak.experiments.outcome import origin
-from tiebreak.experiments.tables import Table
+from gallery.study import Findings
+from tiebreak.provenance import stamp
+from tiebreak.studies.folder import write_files
+from tiebreak.studies.tables import Columns
 
-__all__ = ["command", "configuration", "results", "save", "summary", "whole"]
+__all__ = ["configuration", "results", "save", "summary", "whole"]
 
 _PACKAGES = ("torch", "torchjd", "cooper-optim", "quadprog")
 
 
-def command(study: Study) -> str:
-    """What repeats the study."""
-    parts = ["python", "-m", "gallery", study.name, *["--quick"] * study.quick]
-    parts += [part for name in study.methods for part in ("--method", name)]
-    parts += [part for name in study.budgets for part in ("--budget", name)]
-    parts += [
-        "--seeds",
-        str(study.seeds),
-        "--trials",
-        str(study.trials),
-        "--tuning-seeds",
-        str(study.tuning_seeds),
-    ]
-    parts += ["--device", study.device]
-    parts += ["--no-finish"] * (not study.finish)
-    parts += ["--knobs", "config.json"] * (
-        study.knobs is not None
-    )  # the one that is written beside this
-    return shlex.join(parts)
-
-
 def configuration(findings: Findings) -> dict[str, Any]:
     """Everything that the numbers depend on, and with what they were made."""
-    made = origin(())
-    del made["methods"]
+    made = stamp()
     versions: dict[str, str] = dict(made["versions"])
     for name in _PACKAGES:
         try:
@@ -62,7 +39,7 @@ def configuration(findings: Findings) -> dict[str, Any]:
     )
     return {
         "study": asdict(findings.study),
-        "command": command(findings.study),
+        "command": findings.study.command,
         "steps": findings.steps,
         "goals": {budget: asdict(goal) for budget, goal in findings.goals.items()},
         "chosen": {name: dict(knobs) for name, knobs in findings.knobs.items()},
@@ -76,13 +53,13 @@ def configuration(findings: Findings) -> dict[str, Any]:
     }
 
 
-def results(findings: Findings) -> Table:
+def results(findings: Findings) -> Columns:
     """A row for each training, tuning among them."""
     runs, names = (
         findings.runs,
         [metric.name for metric in findings.study.example.metrics],
     )
-    table: Table = {
+    table: Columns = {
         name: np.array([getattr(run, name) for run in runs])
         for name in ("budget", "method", "seed")
     }
@@ -112,11 +89,11 @@ def results(findings: Findings) -> Table:
     return table
 
 
-def _curves(findings: Findings) -> Table:
+def _curves(findings: Findings) -> Columns:
     """The curves of what was judged, tidy."""
     runs = [run for run in findings.runs if run.budget != "tuning"]
     counts = [len(run.curve["step"]) for run in runs]
-    table: Table = {
+    table: Columns = {
         name: np.repeat(np.array([getattr(run, name) for run in runs]), counts)
         for name in ("budget", "method", "seed")
     }
@@ -184,14 +161,26 @@ def whole(folder: Path) -> bool:
         return False
 
 
-def save(findings: Findings, folder: Path) -> list[Path]:
-    """Write all of it; the paths."""
+def save(
+    findings: Findings, folder: Path, report: bool = False, overwrite: bool = False
+) -> list[Path]:
+    """Write all of it, with a page if a `report` is asked for; the paths."""
     from gallery.figure import plane
-    from tiebreak.experiments.style import save as draw
+    from gallery.page import page
+    from tiebreak.studies.figures import image
+    from tiebreak.studies.page import render
 
+    figure = plane(findings)
+    record = {"kind": "gallery", **_plain(configuration(findings))}
     contents: dict[str, Any] = {
-        "config.json": _plain(configuration(findings)), "results.csv": results(findings),
-        "curves.csv": _curves(findings), "summary.md": markdown(findings), "summary.json": _plain(summary(findings)),
-    }  # fmt: skip
-    written = write(folder, contents)
-    return written + draw(plane(findings), folder / "plane")
+        "config.json": record,
+        "results.csv": results(findings),
+        "curves.csv": _curves(findings),
+        "summary.md": markdown(findings),
+        "summary.json": _plain(summary(findings)),
+        **{f"plane.{kind}": image(figure, kind) for kind in ("png", "pdf")},
+    }
+    if report:
+        contents["report.html"] = render(page(findings))
+    facts = {name: record[name] for name in ("kind", "command")}
+    return write_files(folder, contents, facts, overwrite=overwrite)

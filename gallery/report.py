@@ -8,10 +8,9 @@ from statistics import fmean, stdev
 from gallery.example import Metric, OwnMethod
 from gallery.methods import METHODS, AnyMethod, chosen
 from gallery.study import Findings, Run
-from tiebreak.experiments.tables import Sheet, as_markdown, scientific, short
+from tiebreak.studies.tables import Table, as_markdown, scientific, short
 
 __all__ = [
-    "PROSE",
     "TITLES",
     "Row",
     "Spread",
@@ -31,7 +30,7 @@ TITLES = {
     "seconds": "After equal time",
 }
 #: Columns that hold words.
-PROSE = ("chosen",)
+WORDS = ("chosen",)
 _CLOCKED = "those of a training alone on the machine, by the timing of its steps"
 _LOOSE = 3.0  # tolerances
 _AS_THEY_RAN = "those that each training took, beside whatever else ran"
@@ -256,7 +255,7 @@ def swept(findings: Findings) -> dict[str, list[float]]:
     return columns
 
 
-def sheets(findings: Findings) -> list[Sheet]:
+def sheets(findings: Findings) -> list[Table]:
     """For each budget who is where; then all other metrics, and what it cost."""
     study, example, made = findings.study, findings.study.example, []
     names = [metric.name for metric in example.metrics]
@@ -272,14 +271,14 @@ def sheets(findings: Findings) -> list[Sheet]:
         ]  # fmt: skip
         lacking = [[title(name), f"needs {', '.join(which)}"] + [""] * (len(head) - 2)
                    for name, which in findings.missing.items()]  # fmt: skip
-        made.append(Sheet(TITLES[budget], head, body + lacking))
+        made.append(Table(TITLES[budget], head, body + lacking))
         if names[_FIRST:]:
             more = [
                 [_marked(row), *(str(row.metrics[name]) for name in names[_FIRST:])]
                 for row in found
             ]
             made.append(
-                Sheet(
+                Table(
                     f"{TITLES[budget]}: further metrics",
                     ("method", *names[_FIRST:]),
                     more,
@@ -303,7 +302,7 @@ def sheets(findings: Findings) -> list[Sheet]:
             "needs the reference",
             "chosen",
         )
-        made.append(Sheet(f"{TITLES[budget]}: what it cost", header, cost))
+        made.append(Table(f"{TITLES[budget]}: what it cost", header, cost, WORDS))
     return made
 
 
@@ -330,7 +329,7 @@ def _on_finishing(findings: Findings) -> list[str]:
     ]
 
 
-def _finished(findings: Findings, budget: str) -> list[Sheet]:
+def _finished(findings: Findings, budget: str) -> list[Table]:
     """What the models become on the line from the reference's, with what that took."""
     names = [metric.name for metric in findings.study.example.metrics][:_FIRST]
     head = (
@@ -358,7 +357,7 @@ def _finished(findings: Findings, budget: str) -> list[Sheet]:
         body.append([_marked(row), f"{row.inside:.0%}", str(row.excess), str(row.upper),
                      *(str(row.metrics[name]) for name in names), *(str(Spread.of(c)) for c in columns),
                      f"{took:.2g}"])  # fmt: skip
-    return [Sheet(f"{TITLES[budget]}, then finished", head, body)] if body else []
+    return [Table(f"{TITLES[budget]}, then finished", head, body)] if body else []
 
 
 def _marked(row: Row) -> str:
@@ -540,5 +539,5 @@ def markdown(findings: Findings) -> str:
     """The tables for documentation: without a title, because a page has one."""
     lines: list[str] = []
     for sheet in sheets(findings):
-        lines += [f"**{sheet.title}**", "", *as_markdown(sheet, PROSE), ""]
+        lines += [f"**{sheet.title}**", "", *as_markdown(sheet), ""]
     return "\n".join([*lines, *(f"- {text}" for text in notes(findings)), ""])

@@ -1,9 +1,9 @@
 """All methods on all seeds: timed, tuned, judged at two budgets. A sweep, so that nothing finished is done again."""
 
 import math
-import time
+import shlex
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -18,12 +18,12 @@ from gallery.methods.method import WEIGHTS, Knobs
 from gallery.training import Goal
 from gallery.tuning import FIRST_TUNING_SEED, Trial, choose, trials
 from tiebreak.checks import one_of, whole
-from tiebreak.experiments.blocks import Block, Store
-from tiebreak.experiments.engines import HERE, Engine, checked, opened
-from tiebreak.experiments.sweeps import sweep
-from tiebreak.experiments.tables import Table
-from tiebreak.experiments.tasks import Reference, Task, found, reference
-from tiebreak.progress import Share
+from tiebreak.studies.engines import Engine
+from tiebreak.studies.store import Store
+from tiebreak.studies.sweeps import Blocks, SweepResult, sweep
+from tiebreak.studies.tables import Columns
+from tiebreak.studies.task import Block, Task
+from tiebreak.studies.user_files import Source
 
 __all__ = ["BUDGETS", "Findings", "Run", "Study", "run"]
 
@@ -115,14 +115,14 @@ class Study:
                 )
 
     @property
-    def where(self) -> Reference:
-        """The example, so that any process finds it."""
+    def source(self) -> Source:
+        """The source of the example, which any process can load."""
         return referred(self.name)
 
     @property
     def example(self) -> Example:
         """The example itself."""
-        given = found(self.where)
+        given = self.source.load()
         if not isinstance(given, Example):
             raise ValueError(
                 f"name={self.name!r} must have an Example, not {type(given).__name__}"
@@ -132,6 +132,30 @@ class Study:
     def methods_of(self, example: Example) -> dict[str, AnyMethod]:
         """The methods asked for, those whose packages are missing among them."""
         return chosen(self.methods, example)
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats the study."""
+        parts = ["python", "-m", "gallery", self.name, *["--quick"] * self.quick]
+        parts += [part for name in self.methods for part in ("--method", name)]
+        parts += [part for name in self.budgets for part in ("--budget", name)]
+        parts += ["--seeds", str(self.seeds), "--trials", str(self.trials)]
+        parts += ["--tuning-seeds", str(self.tuning_seeds), "--device", self.device]
+        parts += ["--no-finish"] * (not self.finish)
+        # The knobs are those in the file that is written with the results.
+        parts += ["--knobs", "config.json"] * (self.knobs is not None)
+        return shlex.join(parts)
+
+    def tasks(self, blocks: Blocks) -> list[Task]:
+        """The tasks of the stages whose blocks are finished, and of the next one."""
+        return list(_Stages(self, blocks).tasks.values())
+
+    def outcome(self, result: SweepResult) -> "Findings":
+        """All trainings whose blocks are finished."""
+        findings = _Stages(self, result.blocks).findings
+        findings.interrupted = result.interrupted
+        findings.elapsed = result.seconds
+        return findings
 
 
 @dataclass(frozen=True)
@@ -152,7 +176,7 @@ class Run:
     metrics: Mapping[str, float]
     promise: float  # the excess as the method measures it by a reference of its own; NaN where it has none
     warned: tuple[str, ...]
-    curve: Table
+    curve: Columns
     finished: Finished | None = None
 
     @property
@@ -204,20 +228,15 @@ class Findings:
 
 def run(
     study: Study,
-    hear: Callable[[str, float], Any] = lambda name, share: None,
+    progress: Callable[[str, float], Any] = lambda name, share: None,
     *,
     engine: Engine = None,
     store: Store | None = None,
 ) -> Findings:
     """Time, tune and judge. Ctrl-C gives what is finished; with a `store` the next call goes on from there."""
-    began = time.perf_counter()
-    where = checked(engine)
-    # One executor for all stages: processes that have imported torch and read the data are not given up in between.
-    with nullcontext(where) if where in (None, HERE) else opened(where) as executor:
-        working = _Working(study, hear, executor, store)
-        working.all()
-    working.findings.elapsed = time.perf_counter() - began
-    return working.findings
+    return study.outcome(
+        sweep(study.tasks, engine=engine, store=store, progress=progress)
+    )
 
 
 def affordable(usual: float, seconds: float, each: float) -> float | None:
@@ -235,19 +254,16 @@ def affordable(usual: float, seconds: float, each: float) -> float | None:
     )
 
 
-class _Stopped(Exception):
-    """Ctrl-C; what is finished is in the findings."""
+class _Unfinished(Exception):
+    """A stage has blocks that are not finished; its results so far are in the findings."""
 
 
-class _Working:
-    def __init__(
-        self,
-        study: Study,
-        hear: Callable[[str, float], Any],
-        engine: Engine,
-        store: Store | None,
-    ) -> None:
-        self.study, self.hear, self.engine, self.store = study, hear, engine, store
+class _Stages:
+    """The stages of a study, each made of the blocks of those before: timing, lower-only training, tuning, judging."""
+
+    def __init__(self, study: Study, blocks: Blocks) -> None:
+        self.study, self.blocks = study, blocks
+        self.tasks: dict[str, Task] = {}
         self.example, self.findings = study.example, Findings(study)
         wanted = study.methods_of(self.example)
         lacking = {
@@ -268,61 +284,54 @@ class _Working:
                 name: study.knobs[name] for name, tried in self.tried.items() if tried
             }
             self.tried, self.tuning = {}, range(0)
-        tuned = sum(map(len, self.tried.values()))
-        judged = len(self.methods) * study.seeds * len(study.budgets)
-        # The tasks of a whole study, for the bar; and how many of them are behind.
-        self.total, self.done = 1 + len(self.tuning) * (1 + tuned) + judged, 0
+        with suppress(_Unfinished):
+            self.all()
 
     def all(self) -> None:
         study, findings, tuning = self.study, self.findings, self.tuning
         judging = range(study.seeds)
-        try:
-            budgets = {budget: dict[str, float | None]() for budget in study.budgets}
-            budgets["evaluations"] = dict.fromkeys(self.methods)
-            facts = self.sweep([self.timing()])["timing"].facts
-            findings.steps, findings.seconds = facts["steps"], facts["seconds"]
-            if "seconds" in study.budgets:
-                whole_time = 2 * findings.steps * findings.seconds[_CLOCK]
-                usual = 2.0 * findings.steps
-                budgets["seconds"] = {
-                    name: affordable(usual, whole_time, findings.seconds[name])
-                    for name in self.methods
-                }
-            alone = {
-                ("tuning", seed): self.task("lower-only", seed, {}) for seed in tuning
+        budgets = {budget: dict[str, float | None]() for budget in study.budgets}
+        budgets["evaluations"] = dict.fromkeys(self.methods)
+        facts = self.done([self.timing()])["timing"].facts
+        findings.steps, findings.seconds = facts["steps"], facts["seconds"]
+        if "seconds" in study.budgets:
+            whole_time = 2 * findings.steps * findings.seconds[_CLOCK]
+            usual = 2.0 * findings.steps
+            budgets["seconds"] = {
+                name: affordable(usual, whole_time, findings.seconds[name])
+                for name in self.methods
             }
-            for budget in study.budgets:
-                evaluations = budgets[budget]["lower-only"]
-                alone |= {
-                    (budget, seed): self.task("lower-only", seed, {}, evaluations)
-                    for seed in judging
-                }
-            done = self.sweep(alone.values())
-            for budget in dict.fromkeys(of for of, _ in alone):
-                blocks = {
-                    seed: done[task.name]
-                    for (of, seed), task in alone.items()
-                    if of == budget
-                }
-                of_start = self.example.reference == "start"
-                lowers = [
-                    block.facts["reference" if of_start else "lower"]
-                    for block in blocks.values()
-                ]
-                known = [
-                    lower for lower in lowers if math.isfinite(lower)
-                ]  # a seed may have diverged
-                findings.goals[budget] = Goal.of(
-                    fmean(known) if known else math.nan, self.example.tolerance
-                )
-                for seed, block in blocks.items():
-                    self.keep(budget, "lower-only", seed, {}, block)
-            if self.tried:
-                self.tune(tuning)
-            for budget in study.budgets:
-                self.judge(budget, judging, budgets[budget])
-        except _Stopped:
-            findings.interrupted = True
+        alone = {("tuning", seed): self.task("lower-only", seed, {}) for seed in tuning}
+        for budget in study.budgets:
+            evaluations = budgets[budget]["lower-only"]
+            alone |= {
+                (budget, seed): self.task("lower-only", seed, {}, evaluations)
+                for seed in judging
+            }
+        done = self.done(alone.values())
+        for budget in dict.fromkeys(of for of, _ in alone):
+            blocks = {
+                seed: done[task.name]
+                for (of, seed), task in alone.items()
+                if of == budget
+            }
+            of_start = self.example.reference == "start"
+            lowers = [
+                block.facts["reference" if of_start else "lower"]
+                for block in blocks.values()
+            ]
+            known = [
+                lower for lower in lowers if math.isfinite(lower)
+            ]  # a seed may have diverged
+            findings.goals[budget] = Goal.of(
+                fmean(known) if known else math.nan, self.example.tolerance
+            )
+            for seed, block in blocks.items():
+                self.keep(budget, "lower-only", seed, {}, block)
+        if self.tried:
+            self.tune(tuning)
+        for budget in study.budgets:
+            self.judge(budget, judging, budgets[budget])
 
     def tune(self, seeds: Iterable[int]) -> None:
         goal = self.findings.goals["tuning"]
@@ -332,12 +341,12 @@ class _Working:
             for k, knobs in enumerate(tried)
             for seed in seeds
         }
-        done = self.sweep(tasks.values(), stop=False)
+        done = self.done(tasks.values(), stop=False)
         for (name, k, seed), task in tasks.items():
             if task.name in done:
                 self.keep("tuning", name, seed, self.tried[name][k], done[task.name])
         if len(done) < len(tasks):
-            raise _Stopped
+            raise _Unfinished
         runs = [run for run in self.findings.runs if run.budget == "tuning"]
         for name, tried in self.tried.items():
             of = [
@@ -366,12 +375,17 @@ class _Working:
             for name in self.methods
             if name != "lower-only"
         }
-        done = self.sweep(tasks.values(), stop=False)
+        # A method may train equally long at both budgets, and be judged by another reference.
+        tasks = {
+            key: replace(task, name=f"{task.name}, equal {budget}")
+            for key, task in tasks.items()
+        }
+        done = self.done(tasks.values(), stop=False)
         for (name, seed), task in tasks.items():
             if task.name in done:
                 self.keep(budget, name, seed, self.knobs(name), done[task.name])
         if len(done) < len(tasks):
-            raise _Stopped
+            raise _Unfinished
 
     def knobs(self, name: str) -> Knobs:
         return self.findings.knobs.get(name, {})
@@ -395,9 +409,7 @@ class _Working:
             else goal.reference
         }
         shown = f"{name}{', ' * bool(told)}{told}, seed {seed}{within}"
-        return Task(
-            shown, reference(f"{work.__name__}:trained"), arguments | dict(more)
-        )
+        return Task(shown, work.trained, arguments | dict(more))
 
     @property
     def size(self) -> str:
@@ -406,7 +418,7 @@ class _Working:
     def shared(self) -> dict[str, Any]:
         """The arguments that all tasks have."""
         return {
-            "example": self.study.where,
+            "example": self.study.source,
             "code": work.code_digest(),
             "size": self.size,
             "device": self.study.device,
@@ -426,27 +438,16 @@ class _Working:
         knobs |= {
             name: dict(self.knobs(name)) for name in names if self.knobs(name)
         }  # given
-        return Task(
-            "timing", reference(f"{work.__name__}:timed"), arguments | {"knobs": knobs}
-        )
+        return Task("timing", work.timed, arguments | {"knobs": knobs})
 
-    def sweep(self, tasks: Iterable[Task], stop: bool = True) -> Mapping[str, Block]:
-        """Do tasks, and count them; `stop` where nothing can be made of a part of them."""
-        unlike = list({task.name: task for task in tasks}.values())
-
-        def heard(name: str, share: float) -> None:
-            self.hear(
-                name,
-                Share.of(
-                    min(1.0, (self.done + share * len(unlike)) / self.total), share
-                ),
-            )
-
-        swept = sweep(unlike, engine=self.engine, store=self.store, hear=heard)
-        self.done += len(unlike)
-        if swept.interrupted and (stop or not swept.blocks):
-            raise _Stopped
-        return swept.blocks
+    def done(self, tasks: Iterable[Task], stop: bool = True) -> Blocks:
+        """The finished blocks of the tasks; `stop` if nothing can be made of a part of them."""
+        named = {task.name: task for task in tasks}
+        self.tasks |= named
+        done = {name: self.blocks[name] for name in named if name in self.blocks}
+        if len(done) < len(named) and (stop or not done):
+            raise _Unfinished
+        return done
 
     def keep(
         self, budget: str, name: str, seed: int, knobs: Knobs, block: Block

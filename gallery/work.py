@@ -18,9 +18,8 @@ from gallery.methods import chosen
 from gallery.methods.method import Knobs
 from gallery.needs import Missing
 from gallery.training import Goal, seconds_per_evaluation, train
-from tiebreak.experiments.blocks import Block
-from tiebreak.experiments.own import in_files, kindly
-from tiebreak.experiments.tasks import Reference, SweepError, found
+from tiebreak.studies.task import Block
+from tiebreak.studies.user_files import Source, SweepError, explained, in_files
 
 __all__ = ["code_digest", "timed", "trained"]
 
@@ -37,12 +36,10 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def _example(
-    where: Reference, size: Any, seed: int, device: str
-) -> tuple[Example, Task]:
+def _example(where: Source, size: Any, seed: int, device: str) -> tuple[Example, Task]:
     torch.set_num_threads(1)  # else results depend on how many there are
     torch.manual_seed(seed)
-    example: Example = found(where)
+    example: Example = where.load()
     task = example.build(size, seed, device)
     if not isinstance(task, Task):
         raise ValueError(f"build must return a Task, not {type(task).__name__}")
@@ -57,7 +54,7 @@ def _owned(make: Callable[..., Block]) -> Callable[..., Block]:
 
     @wraps(make)
     def run(
-        hear: Callable[[float], Any], *, example: Reference, code: str, **given: Any
+        hear: Callable[[float], Any], *, example: Source, code: str, **given: Any
     ) -> Block:
         if code != code_digest():
             raise SweepError(
@@ -77,7 +74,7 @@ def _owned(make: Callable[..., Block]) -> Callable[..., Block]:
             except Missing as missing:
                 return missing
 
-        block = kindly(f"name={example['where']!r}: {said}", [example], made)
+        block = explained(f"name={example.place!r}: {said}", [example], made)
         if isinstance(block, Missing):
             raise block
         return block
@@ -89,7 +86,7 @@ def _owned(make: Callable[..., Block]) -> Callable[..., Block]:
 def trained(
     hear: Callable[[float], Any],
     *,
-    example: Reference,
+    example: Source,
     size: str,
     device: str,
     method: str,
@@ -103,8 +100,8 @@ def trained(
     """One training, as a block of a sweep; with `finished` its end, too, from the start or from lower-only training of
     `alone` gradient evaluations.
     """
-    here = (tuple(sorted(example.items())), size, seed, device)
-    start = _start_loss(*here) if found(example).reference == "start" else None
+    here = (example, size, seed, device)
+    start = _start_loss(*here) if example.load().reference == "start" else None
     given, task = _example(example, size, seed, device)
     known = reference if start is None else start
     goal = Goal.of(
@@ -140,24 +137,22 @@ def trained(
 
 
 @lru_cache(maxsize=8)
-def _start_loss(
-    example: tuple[tuple[str, Any], ...], size: str, seed: int, device: str
-) -> float:
+def _start_loss(example: Source, size: str, seed: int, device: str) -> float:
     """The lower loss of the model that all methods start from: once a seed and process."""
-    _, task = _example(dict(example), size, seed, device)
+    _, task = _example(example, size, seed, device)
     return task.losses(task.model)[0]
 
 
 @lru_cache(maxsize=8)
 def _lower_only(
-    example: tuple[tuple[str, Any], ...],
+    example: Source,
     size: str,
     seed: int,
     device: str,
     evaluations: float | None,
 ) -> Mapping[str, Tensor]:
     """What training on g alone makes of the model: once a seed and process, for all methods that are finished there."""
-    given, task = _example(dict(example), size, seed, device)
+    given, task = _example(example, size, seed, device)
     train(task, chosen([], given)["lower-only"], {}, Goal.of(math.nan, given.tolerance), evaluations=evaluations,
           seed=seed)  # fmt: skip
     return dict(task.model.state_dict())
@@ -167,7 +162,7 @@ def _lower_only(
 def timed(
     hear: Callable[[float], Any],
     *,
-    example: Reference,
+    example: Source,
     size: str,
     device: str,
     knobs: Mapping[str, Knobs],

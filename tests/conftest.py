@@ -25,7 +25,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def verified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of `tiebreak verify`, with fewer steps and problems than --quick has."""
-    from tiebreak.experiments import verification
+    from tiebreak.studies.verification import verification
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -43,11 +43,11 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _made(tmp_path_factory: pytest.TempPathFactory, words: str) -> Path:
-    from tiebreak.experiments import sweeps
-
     folder = tmp_path_factory.mktemp("finished") / "new" / "results"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps, "_PATIENCE", float("inf"))  # no other processes
+        patch.setattr(
+            "tiebreak.studies.sweeps._PATIENCE", float("inf")
+        )  # no other processes
         done = call(*words.split(), "--output", folder)
     folder.with_name("shown.txt").write_text(done.stdout, encoding="utf-8")
     folder.with_name("said.txt").write_text(done.stderr, encoding="utf-8")

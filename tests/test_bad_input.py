@@ -17,7 +17,7 @@ from tiebreak import (
     minimize,
     rules,
 )
-from tiebreak.experiments import Comparison, Experiment
+from tiebreak.studies import Comparison, Experiment
 
 PAPER = tiebreak.problems.paper()
 MATRIX = np.eye(3)
@@ -369,7 +369,7 @@ def test_whole_numbers_may_be_floats_and_starts_may_be_lists():
             "did you mean 'penalty_practice'?",
         ),
         (lambda: Experiment(methods="sdbgd,pealty"), "did you mean 'penalty'?"),
-        (lambda: Experiment(methods="auto"), "`auto` go to `tiebreak sweep`"),
+        (lambda: Experiment(methods="auto"), "`auto` go to `tiebreak compare --as-is`"),
     ],
 )
 def test_a_name_that_is_spelt_alike_is_asked_for(call, words):

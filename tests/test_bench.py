@@ -11,22 +11,24 @@ import tiebreak
 from tiebreak import Method, Power, Schedule, minimize, provenance, rules
 from tiebreak.cli.app import app
 from tiebreak.estimators import Held, Minibatch, PerLevel
-from tiebreak.experiments import (
+from tiebreak.methods import METHODS, NAMED
+from tiebreak.problems import Problem, named, paper
+from tiebreak.studies import (
     Comparison,
     Experiment,
     compare,
     run,
     solving,
     sweep,
-    tasks,
+    user_files,
 )
-from tiebreak.experiments.contenders import fit
-from tiebreak.experiments.entrants import entrants
-from tiebreak.experiments.saving import save_comparison
-from tiebreak.experiments.tables import chosen
-from tiebreak.experiments.variants import split_changes, varied
-from tiebreak.methods import METHODS, NAMED
-from tiebreak.problems import Problem, named, paper
+from tiebreak.studies.comparison.changes import changed as varied
+from tiebreak.studies.comparison.changes import split_changes
+from tiebreak.studies.comparison.methods import compared_method
+from tiebreak.studies.comparison.problems import compared_problems
+from tiebreak.studies.figures import draw_all
+from tiebreak.studies.folder import save, write_files
+from tiebreak.studies.tables import select
 
 OWN = Path(__file__).with_name("compare_own.py")
 BUDGETS = [60, 700, 5000]
@@ -65,7 +67,7 @@ def test_a_smaller_budget_read_off_a_longer_run_is_the_run_with_that_budget(
             )
             for point in ("last", "selected"):
                 rows, expected = (
-                    chosen(block.tables[point], budget=budget),
+                    select(block.tables[point], budget=budget),
                     getattr(alone, point),
                 )
                 for column in POINTS:
@@ -170,20 +172,20 @@ def test_what_depends_on_the_budget_is_run_for_each_and_said() -> None:
     )
     found = compare(asked)
     assert found.read_off == {"SDBGD": True, "SDBGD practice": False, "constant": False}
-    read = chosen(found.runs, method="SDBGD")
+    read = select(found.runs, method="SDBGD")
     assert set(read["read_from"].tolist()) == {1000}
     assert (
-        chosen(found.runs, method="constant")["read_from"]
-        == chosen(found.runs, method="constant")["budget"]
+        select(found.runs, method="constant")["read_from"]
+        == select(found.runs, method="constant")["budget"]
     ).all()
     for label, method in (("SDBGD", "sdbgd"), ("SDBGD practice", "sdbgd_practice")):
         for budget in (300, 1000):
-            row = fit(method, paper(), budget)
+            row = compared_method(method).fitted(paper(), budget)
             p = paper()
             alone = minimize(
                 p.upper, p.lower, p.x0, method=row, budget=budget, runs=2, seed=[0, 0]
             )
-            rows = chosen(found.runs, method=label, budget=budget)
+            rows = select(found.runs, method=label, budget=budget)
             np.testing.assert_array_equal(
                 rows["direction_squared"], alone.last.direction_squared
             )
@@ -211,7 +213,7 @@ def test_what_depends_on_the_budget_is_run_for_each_and_said() -> None:
 
 
 def compare_notes(found) -> str:
-    from tiebreak.experiments.comparing_report import notes
+    from tiebreak.studies.comparison.report import notes
 
     return " ".join(notes(found))
 
@@ -221,12 +223,12 @@ def test_steps_end_runs_and_the_report_says_how_many() -> None:
         Comparison("paper", "penalty", [100, 10**6], runs=2, trials=1, steps=50)
     )
     assert found.runs["steps"].max() == 50
-    assert set(chosen(found.runs, budget=10**6)["status"].tolist()) == {"steps"}
+    assert set(select(found.runs, budget=10**6)["status"].tolist()) == {"steps"}
     assert (
         "A run ends after 50 steps at the latest, which 2 of 4 did."
         in compare_notes(found)
     )
-    assert found.comparison.command.endswith("--trials 1 --steps 50")
+    assert found.comparison.command.endswith("--trials 1 --steps 50 --record log")
 
 
 # ------------------------------------------------------------------------------------------- one's own
@@ -245,7 +247,7 @@ def test_problems_and_methods_may_be_objects() -> None:
         match="'paper', 'smooth' cannot be sent to workers; give engine=None",
     ):
         compare(asked, engine=1)
-    assert "<paper>,valley-4 --methods <smooth>,penalty" in asked.command
+    assert "'<paper>,valley-4' --methods '<smooth>,penalty'" in asked.command
 
     def here(constants, budget):
         return smooth.replace(
@@ -261,7 +263,7 @@ def test_problems_and_methods_may_be_objects() -> None:
     alone = minimize(
         p.upper, p.lower, p.x0, method=here(None, 300), budget=300, runs=2, seed=[0, 0]
     )
-    rows = chosen(found.runs, method="here")
+    rows = select(found.runs, method="here")
     np.testing.assert_array_equal(
         rows["direction_squared"], alone.last.direction_squared
     )
@@ -279,11 +281,11 @@ def test_problems_and_methods_may_be_objects() -> None:
 
 def test_a_block_of_another_object_never_passes_for_one_of_this() -> None:
     """An object has a name of its own in every process."""
-    stays = Method("mine", lambda fg, gg: 0 * gg, Schedule(step_size=0.1))
-    here = [tasks.held(stays, "stays") for _ in range(2)]
-    assert here[0] != here[1]
-    assert all(tasks.stays(each) and tasks.found(each) is stays for each in here)
-    assert tasks._PROCESS in here[0]["where"]
+    method = Method("mine", lambda fg, gg: 0 * gg, Schedule(step_size=0.1))
+    sources = [user_files.source_of_object(method, "mine") for _ in range(2)]
+    assert sources[0] != sources[1]
+    assert all(each.in_process and each.load() is method for each in sources)
+    assert user_files._PROCESS in sources[0].place
 
 
 def flat() -> Problem:
@@ -354,7 +356,7 @@ def test_the_noise_of_both_levels_may_differ() -> None:
         ("paper+sigma_f=1+sigma_g=0.25", (1.0, 0.25)),
         ("valley-8+sigma=2+sigma_g=1", (2.0, 1.0)),
     ):
-        (found,) = entrants(text)
+        (found,) = compared_problems(text)
         assert (
             float(found.problem.upper.sigma),
             float(found.problem.lower.sigma),
@@ -370,14 +372,15 @@ def test_the_noise_of_both_levels_may_differ() -> None:
         ("random+sigma_g=1", "sigma_g=1: random"),
     ):
         with pytest.raises(ValueError, match=words):
-            entrants(wrong)
+            compared_problems(wrong)
     outcome = run(Experiment(methods=["sdbgd"], runs=2, budget=1000, noise=(0.5, 0.1)))
     p = paper(sigma_f=0.5, sigma_g=0.1)
     alone = minimize(
         p.upper, p.lower, p.x0, method="sdbgd", budget=1000, runs=2, seed=0
     )
-    np.testing.assert_array_equal(outcome.at("sdbgd", "last")["x0"], alone.x[:, 0])
-    assert "--noise 0.5,0.1 " in outcome.experiment.command
+    last = select(outcome.data["points"], iterate="last")
+    np.testing.assert_array_equal(last["x0"], alone.x[:, 0])
+    assert "--noise 0.5,0.1 " in outcome.record["command"]
     assert Experiment(noise=[0.3, 0.3]).noise == 0.3
     for noise in ((0.1, 0.2, 0.3), (), (0.1, -1)):
         with pytest.raises(
@@ -393,7 +396,10 @@ def test_the_noise_of_both_levels_may_differ() -> None:
 def test_the_command_sweeps_and_keeps_what_another_one_wrote(tmp_path: Path) -> None:
     runner, folder = CliRunner(), tmp_path / "new"
     words = [
-        "sweep",
+        "compare",
+        "--as-is",
+        "--problems",
+        "paper",
         "--methods",
         "sdbgd+a=0.3,penalty",
         "--budgets",
@@ -407,10 +413,10 @@ def test_the_command_sweeps_and_keeps_what_another_one_wrote(tmp_path: Path) -> 
     done = runner.invoke(app, words)
     assert done.exit_code == 0, done.stderr
     assert "SDBGD a=0.3" in done.stdout
-    saved = json.loads((folder / "configuration.json").read_text(encoding="utf-8"))
+    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert saved["steps"] == 30
     assert saved["methods"] == ["SDBGD a=0.3", "Penalty"]
-    assert {"curves.csv", "runs.parquet", "profiles.png"} <= {
+    assert {"curves.csv", "runs.parquet", "curves.png"} <= {
         path.name for path in folder.iterdir()
     }
     before = (folder / "runs.csv").read_bytes()
@@ -436,7 +442,10 @@ def test_results_of_a_file_that_has_changed_since_are_kept_unless_told_otherwise
     runner, mine, folder = CliRunner(), tmp_path / "mine.py", tmp_path / "new"
     mine.write_text(OWN.read_text(encoding="utf-8"), encoding="utf-8")
     words = [
-        "sweep",
+        "compare",
+        "--as-is",
+        "--problems",
+        "paper",
         "--methods",
         f"{mine}:method",
         "--budgets",
@@ -466,9 +475,12 @@ def test_every_file_says_where_it_comes_from_and_equal_runs_give_equal_tables(
     """Date, commit and versions: in Parquet files those of the record beside them, figures without the date."""
     pq = pytest.importorskip("pyarrow.parquet")
     found = compare(Comparison("paper", f"sdbgd,{OWN}:method", [100], runs=1, trials=1))
+    findings = found.findings()
     for name in ("one", "two"):
-        save_comparison(found, tmp_path / name)
-    for name in ("runs.parquet", "runs.csv", "profiles.png", "profiles.pdf"):
+        save(findings, tmp_path / name)
+        figures = draw_all(findings.charts)
+        write_files(tmp_path / name, figures, update=True)
+    for name in ("runs.parquet", "runs.csv", "curves.png", "curves.pdf"):
         assert (tmp_path / "one" / name).read_bytes() == (
             tmp_path / "two" / name
         ).read_bytes()
@@ -477,17 +489,15 @@ def test_every_file_says_where_it_comes_from_and_equal_runs_give_equal_tables(
     )
     assert made.keys() == provenance.stamp().keys()
     assert made["versions"]["tiebreak"] == tiebreak.__version__
-    saved = json.loads(
-        (tmp_path / "one" / "configuration.json").read_text(encoding="utf-8")
-    )
+    saved = json.loads((tmp_path / "one" / "config.json").read_text(encoding="utf-8"))
     assert made == {name: saved[name] for name in made} | provenance.made_by()
-    assert list(saved["sources"]) == [f"{OWN}:method"]
+    assert list(saved["sources"]) == [str(OWN)]
     assert provenance.sentence(saved) in (tmp_path / "one" / "summary.md").read_text(
         encoding="utf-8"
     )
     assert (
         made["versions"]["numpy"].encode()
-        in (tmp_path / "one" / "profiles.png").read_bytes()
+        in (tmp_path / "one" / "curves.png").read_bytes()
     )
     result = minimize(paper().upper, paper().lower, paper().x0, steps=2, seed=0)
     result.save(tmp_path / "run.npz")

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import statistics
-from dataclasses import replace
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,24 @@ import pytest
 from typer.testing import CliRunner
 
 import tiebreak
+import tiebreak.studies.folder as folder_module
 from command import call, interrupt, unread
 from tiebreak.cli.app import app
 from tiebreak.cli.console import number, numbers
 from tiebreak.cli.reproduce import reproduce
-from tiebreak.experiments import Experiment, load, run
-from tiebreak.experiments.outcome import Outcome
 from tiebreak.methods import METHODS
+from tiebreak.studies import Experiment, load
 
 FILES = {
     "comparison.pdf",
     "comparison.png",
-    "configuration.json",
+    "config.json",
     "curves.csv",
     "curves.parquet",
+    "findings.json",
+    "manifest.json",
     "points.csv",
+    "points.parquet",
     "summary.md",
     "trajectories.pdf",
     "trajectories.png",
@@ -56,7 +57,7 @@ def test_every_file_is_there_and_is_what_it_says(reproduced: Path) -> None:
         assert content.startswith(b"\x89PNG\r\n" if name.endswith("png") else b"%PDF-")
         assert len(content) > 10_000
     assert (
-        json.loads((reproduced / "configuration.json").read_text(encoding="utf-8"))[
+        json.loads((reproduced / "config.json").read_text(encoding="utf-8"))[
             "experiment"
         ]["seed"]
         == 7
@@ -164,7 +165,7 @@ def test_the_screen_shows_the_summary(reproduced: Path) -> None:
 
 
 def test_configuration_names_no_folder_of_the_machine(reproduced: Path) -> None:
-    text = (reproduced / "configuration.json").read_text(encoding="utf-8")
+    text = (reproduced / "config.json").read_text(encoding="utf-8")
     assert str(reproduced.parent) not in text
     assert str(Path.home()) not in text
     assert str(Path.cwd()) not in text
@@ -173,22 +174,24 @@ def test_configuration_names_no_folder_of_the_machine(reproduced: Path) -> None:
     )
 
 
-def test_plot_draws_the_same_again(reproduced: Path, tmp_path: Path) -> None:
+def test_report_draws_the_same_again(reproduced: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(reproduced, tmp_path / "copy"))
     for name in FIGURES | {"summary.md"}:
         (folder / name).unlink()
-    call("plot", folder)
-    for name in FILES:
+    done = call("report", folder)
+    assert "Residuals, mean" in done.stdout
+    for name in FILES - {"manifest.json"}:  # which lists the page now
         assert (folder / name).read_bytes() == (reproduced / name).read_bytes(), name
+    assert (folder / "report.html").exists()
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_the_saved_command_gives_the_same_bytes(
     reproduced: Path, tmp_path: Path
 ) -> None:
-    command = json.loads(
-        (reproduced / "configuration.json").read_text(encoding="utf-8")
-    )["command"].split()
+    command = json.loads((reproduced / "config.json").read_text(encoding="utf-8"))[
+        "command"
+    ].split()
     call(*command[1:], "--output", tmp_path)
     for name in ("curves.csv", "points.csv"):
         assert (tmp_path / name).read_bytes() == (reproduced / name).read_bytes()
@@ -233,7 +236,7 @@ def test_every_option_reaches_the_experiment(tmp_path: Path) -> None:
         "--output",
         tmp_path,
     )
-    assert json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))[
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))[
         "experiment"
     ] == {
         "methods": ["sdbgd", "penalty", "dbgd"],
@@ -264,31 +267,22 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_plot_of_no_folder_and_of_an_empty_one(tmp_path: Path) -> None:
-    assert "it is no folder" in call("plot", tmp_path / "nowhere", code=2).stderr
-    assert (
-        "it lacks configuration.json and points.csv and curves.csv"
-        in call("plot", tmp_path, code=2).stderr
-    )
+def test_report_of_no_folder_and_of_an_empty_one(tmp_path: Path) -> None:
+    nowhere = call("report", tmp_path / "nowhere", code=2)
+    assert "no such file or folder" in nowhere.stderr.replace("\n", " ")
+    assert "it has no manifest.json" in call("report", tmp_path, code=2).stderr
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"experiment": 3}', "null", "{"])
-def test_plot_of_odd_descriptions_says_one_sentence(
+@pytest.mark.parametrize("text", ["[]", "{}", '{"title": 3}', "null", "{"])
+def test_report_of_odd_findings_says_one_sentence(
     text: str, reproduced: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(reproduced, tmp_path / "copy"))
-    (folder / "configuration.json").write_text(text)
-    done = call("plot", folder, code=2)
+    (folder / "findings.json").write_text(text)
+    done = call("report", folder, code=2)
     assert done.stdout == ""
-    assert (
-        len(
-            [line for line in done.stderr.strip().splitlines() if "Drawing" not in line]
-        )
-        == 1
-    )  # on a slow machine
-    assert (
-        "configuration.json' is not as `tiebreak reproduce` writes it: " in done.stderr
-    )
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "findings.json' is not as the command wrote it" in done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise elsewhere")
@@ -312,53 +306,65 @@ def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     assert {point["status"] for point in points} == {"interrupted"}
     assert int(points[-1]["steps"]) > 0
     assert (
-        json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))[
+        json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))[
             "interrupted"
         ]
         is True
     )
-    assert load(tmp_path).methods == ("vr_pr_sdbpg",)
+    assert list(load(tmp_path).record["seconds"]) == ["vr_pr_sdbpg"]
 
 
-@pytest.mark.parametrize("stage", ["folder.save", "figures.draw"])
-def test_ctrl_c_while_writing_keeps_the_data(
-    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_while_drawing_keeps_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name = (
-        import_module(f"tiebreak.experiments.{stage.split('.')[0]}"),
-        stage.split(".")[1],
-    )
-    real, calls = getattr(module, name), []
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
 
-    def interrupted(*arguments: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(module, name, interrupted)
+    monkeypatch.setattr("tiebreak.studies.figures.draw_all", interrupted)
     done = CliRunner().invoke(
         app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)]
     )
     assert done.exit_code == 130
     assert "The data are saved" in done.output
-    assert {path.name for path in tmp_path.iterdir()} == FILES - FIGURES - {
-        "summary.md"
-    }
-    assert load(tmp_path).methods == ("sdbgd",)
+    assert {path.name for path in tmp_path.iterdir()} == FILES - FIGURES
+    assert list(load(tmp_path).record["seconds"]) == ["sdbgd"]
+
+
+def test_ctrl_c_while_writing_keeps_the_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = folder_module.write_files
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    words = ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)]
+    monkeypatch.setattr(folder_module, "write_files", interrupted)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    assert "nothing was written. Finished blocks are kept (1)" in done.output
+    monkeypatch.setattr(folder_module, "write_files", real)
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_runs_that_could_not_go_on_are_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def faulty(*arguments: Any, **options: Any) -> Outcome:
-        return replace(
-            run(*arguments, **options),
-            faults=("SDBGD, run 0 at step 3: the upper gradient is not finite",),
-        )
+    collect = Experiment.collect
+    fault = "SDBGD, run 0 at step 3: the upper gradient is not finite"
 
-    monkeypatch.setattr("tiebreak.cli.reproduce.run", faulty)
+    def faulty(self: Experiment, result: Any) -> Any:
+        blocks = {
+            name: block._replace(
+                facts={**block.facts, "faults": {str(self.budget): [fault]}}
+            )
+            for name, block in result.blocks.items()
+        }
+        return collect(self, result._replace(blocks=blocks))
+
+    monkeypatch.setattr(Experiment, "collect", faulty)
     done = CliRunner().invoke(
         app, ["reproduce", *SMALL, "--methods", "sdbgd", "--output", str(tmp_path)]
     )
@@ -369,8 +375,8 @@ def test_runs_that_could_not_go_on_are_no_success(
 def test_version_help_and_the_list_of_methods() -> None:
     assert call("--version").stdout == f"tiebreak {tiebreak.__version__}\n"
     shown = call("--help").stdout
-    assert all(command in shown for command in ("reproduce", "plot", "methods"))
-    listed = call("methods").stdout
+    assert all(command in shown for command in ("reproduce", "report", "list"))
+    listed = call("list", "methods").stdout
     for name, method in METHODS.items():
         assert re.search(rf"^{name}  {re.escape(method.name)}", listed, re.MULTILINE)
         assert str(method.schedule) in listed
@@ -386,8 +392,8 @@ def test_the_script_is_the_same_program() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("methods",),
-        ("problems",),
+        ("list",),
+        ("list", "problems"),
         ("reproduce", *SMALL, "--methods", "sdbgd", "--quiet"),
     ],
 )
@@ -417,7 +423,7 @@ def test_remarks_that_nobody_reads_end_nothing(tmp_path: Path) -> None:
     ("missing", "words"),
     [
         ("typer", ["--help"]),
-        ("rich", ["methods"]),
+        ("rich", ["list"]),
         ("matplotlib", ["reproduce", "--budget", "1e5"]),
         ("typer", ["report", "run.csv"]),
     ],

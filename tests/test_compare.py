@@ -16,18 +16,26 @@ import tiebreak
 from command import call
 from tiebreak import Method, Power, minimize, rules
 from tiebreak.cli.app import app
-from tiebreak.experiments import Comparison, compare
-from tiebreak.experiments import comparing as comparing_module
-from tiebreak.experiments.comparing_report import calls, notes, report, sheets
-from tiebreak.experiments.contenders import ALL, PLANNED, Units, fit, scales
-from tiebreak.experiments.entrants import rehearse
-from tiebreak.experiments.profiles import FLOOR, grid, profile, ratios
-from tiebreak.experiments.saving import save_comparison
-from tiebreak.experiments.tables import chosen
 from tiebreak.methods import METHODS, NAMED, auto
 from tiebreak.problems import Problem, named
 from tiebreak.problems.testbed import TESTBED
+from tiebreak.studies import Comparison, compare
+from tiebreak.studies.comparison import comparison as comparison_module
+from tiebreak.studies.comparison.methods import ALL, PLANNED, compared_method, scales
+from tiebreak.studies.comparison.problems import rehearse
+from tiebreak.studies.comparison.profiles import FLOOR, grid, profile, ratios
+from tiebreak.studies.comparison.report import calls, notes, tables
+from tiebreak.studies.comparison.units import Units
+from tiebreak.studies.figures import draw_all
+from tiebreak.studies.findings import summary
+from tiebreak.studies.folder import save, write_files
+from tiebreak.studies.tables import select
 from tiebreak.theory.plans import CHOICES
+
+
+def fit(name, problem, budget, scale=1.0):
+    return compared_method(name).fitted(problem, budget, scale)
+
 
 OWN = Path(__file__).with_name("compare_own.py")
 SMALL = {"budgets": [300, 1000], "runs": 3, "trials": 1}
@@ -201,12 +209,12 @@ def test_the_numbers_are_those_of_the_solver(found) -> None:
         worst = np.maximum(
             upper, plain.last.lower_gradient_squared / units.lower_gradient_squared
         )
-        rows = chosen(found.runs, problem=problem.name, method=label, budget=1000)
+        rows = select(found.runs, problem=problem.name, method=label, budget=1000)
         np.testing.assert_array_equal(rows["residual"], worst)
         np.testing.assert_array_equal(rows["steps"], plain.steps)
         excess = plain.last.upper_value - problem.upper.value(problem.solution)
         np.testing.assert_array_equal(rows["upper_excess"], excess)
-        mean = chosen(found.results, problem=problem.name, method=label, budget=1000)
+        mean = select(found.results, problem=problem.name, method=label, budget=1000)
         assert mean["residual"] == pytest.approx(worst.mean())
 
 
@@ -215,7 +223,7 @@ def test_results_name_the_best_and_who_failed(found) -> None:
     assert len(found.runs["problem"]) == 3 * 5 * 2 * 3
     for problem in ("paper", "flat-4-multiplicative", "diagonal"):
         for budget in (300, 1000):
-            here = chosen(found.results, problem=problem, budget=budget)
+            here = select(found.results, problem=problem, budget=budget)
             values = dict(
                 zip(here["method"].tolist(), here["residual"].tolist(), strict=True)
             )
@@ -228,10 +236,10 @@ def test_results_name_the_best_and_who_failed(found) -> None:
             assert here["tied"][here["best"]].all()
             assert here["failed"].tolist() == [0, 0, 0, 0, 3]
     assert np.isnan(
-        chosen(found.runs, problem="diagonal")["upper_value"]
+        select(found.runs, problem="diagonal")["upper_value"]
     ).all()  # f's value is not known there
     assert (
-        chosen(found.runs, problem="diagonal", method="constant")["lower_excess"] >= 0
+        select(found.runs, problem="diagonal", method="constant")["lower_excess"] >= 0
     ).all()
     assert any("explode, run 0" in fault for fault in found.faults)  # not finite
     assert (
@@ -252,7 +260,7 @@ def test_among_fewer_methods_ratios_are_others_and_runs_the_same(found) -> None:
 
 
 def test_what_is_shown(found) -> None:
-    profiles, *best, residuals, ended = sheets(found)
+    profiles, *best, residuals, ended = tables(found)
     assert ended.header[:2] == ("problem", "start")
     assert [row[0] for row in profiles.rows] == [
         "SDBGD",
@@ -276,7 +284,7 @@ def test_what_is_shown(found) -> None:
         "could not go on",
     ):
         assert words in text
-    assert found.comparison.command in report(found)
+    assert found.comparison.command in summary(found.findings())
 
 
 def test_all_leaves_out_the_plans_where_constants_are_unknown_and_says_so() -> None:
@@ -291,7 +299,7 @@ def test_all_leaves_out_the_plans_where_constants_are_unknown_and_says_so() -> N
         != ()
     )
     rehearse(
-        unknown.entrants, unknown.contenders, [10**4]
+        unknown.compared_problems, unknown.compared_methods, [10**4]
     )  # nothing that is left asks for constants
     assert (
         Comparison(f"{OWN}:problem", "sdbgd_practice").left_out == ()
@@ -334,7 +342,7 @@ def test_all_may_fail_and_then_nobody_is_best() -> None:
         )
     )
     assert lost.ratios(100).tolist() == [[math.inf]]
-    assert sheets(lost)[1].rows[0][1] == "none: all failed"
+    assert tables(lost)[1].rows[0][1] == "none: all failed"
     assert lost.results["scale"].tolist() == [
         1.0
     ]  # its own step size, for want of a better one
@@ -381,12 +389,16 @@ def test_files_are_whole_and_the_same_whoever_works(found, tmp_path: Path) -> No
         Comparison(problems=c.problems, methods=c.methods, **SMALL), engine=1
     )
     for folder, each in (("here", found), ("there", twin)):
-        save_comparison(each, tmp_path / folder)
+        save(each.findings(), tmp_path / folder)
+        figures = draw_all(each.findings().charts)
+        write_files(tmp_path / folder, figures, update=True)
     names = {path.name for path in (tmp_path / "here").iterdir()}
     assert names == {
         f"{n}.{k}" for n in ("runs", "results", "profiles") for k in ("csv", "parquet")
     } | {
-        "configuration.json",
+        "config.json",
+        "findings.json",
+        "manifest.json",
         "summary.md",
         "profiles.png",
         "profiles.pdf",
@@ -403,9 +415,7 @@ def test_files_are_whole_and_the_same_whoever_works(found, tmp_path: Path) -> No
     assert one.equals(two)  # they have the dates of two comparisons
     table = pa.read_table(tmp_path / "here" / "profiles.parquet").to_pydict()
     assert set(table) == {"method", "budget", "tau", "share"}
-    saved = json.loads(
-        (tmp_path / "here" / "configuration.json").read_text(encoding="utf-8")
-    )
+    saved = json.loads((tmp_path / "here" / "config.json").read_text(encoding="utf-8"))
     assert saved["command"] == c.command
     assert saved["problems"]["diagonal"] is None
 
@@ -438,15 +448,15 @@ def test_a_comparison_that_was_stopped_goes_on(
     def stopped(*_: object, **__: object) -> object:
         return whole_sweep(*_, **__)._replace(interrupted=True)
 
-    whole_sweep = comparing_module.sweep
-    monkeypatch.setattr(comparing_module, "sweep", stopped)
+    whole_sweep = comparison_module.sweep
+    monkeypatch.setattr(comparison_module, "sweep", stopped)
     with pytest.raises(KeyboardInterrupt):
         compare(asked, store=tmp_path)
 
 
 def test_all_means_all_that_is_stochastic() -> None:
     everything = Comparison()
-    assert [e.label for e in everything.entrants] == list(TESTBED)
+    assert [e.label for e in everything.compared_problems] == list(TESTBED)
     asks_for_more = {name for name, planned in PLANNED.items() if planned.needs}
     assert asks_for_more == {
         f"{kind}_{rule}_bound"
@@ -454,20 +464,20 @@ def test_all_means_all_that_is_stochastic() -> None:
         for rule in ("penalty", "sdbgd")
     }
     assert {*ALL} == {*NAMED, *PLANNED} - {"dbgd"} - asks_for_more
-    assert len(everything.contenders) == len(ALL)
+    assert len(everything.compared_methods) == len(ALL)
     assert calls(10**5) == "10⁵ calls"
     heard: list[float] = []
     asked = Comparison(
         problems="random-3", methods="all", budgets=[200], runs=1, trials=2
     )
     compare(asked, lambda name, share: heard.append(share))
-    assert heard == sorted(heard)
+    assert all(0 <= share <= 1 for share in heard)
     assert heard[-1] == 1
 
 
 def test_every_name_that_the_library_has_can_be_swept() -> None:
     """`auto`, all rows and all plans by name; what a plan has to be told follows a plus sign."""
-    listed = CliRunner().invoke(app, ["methods"]).output
+    listed = CliRunner().invoke(app, ["list", "methods"]).output
     names = [*NAMED, *PLANNED]
     assert [
         line.split()[0]
@@ -508,7 +518,7 @@ def test_auto_is_swept_as_it_is_and_its_trials_scale_its_steps() -> None:
         runs=2,
         seed=[0, 0],
     )
-    rows = chosen(found.runs, budget=300)
+    rows = select(found.runs, budget=300)
     np.testing.assert_array_equal(
         rows["direction_squared"], alone.last.direction_squared
     )
@@ -656,7 +666,7 @@ def test_one_problem_has_ratios_and_no_profile() -> None:
     one = compare(
         Comparison(problems="valley-2", methods="penalty,sdbgd_practice", **options)
     )
-    first = sheets(one)[0]
+    first = tables(one)[0]
     assert (
         first.title == "How many times the best residual a method ends at, on valley-2"
     )
@@ -723,14 +733,14 @@ def test_the_command_complains_kindly_and_lists_the_problems(tmp_path: Path) -> 
         done = runner.invoke(app, ["compare", *short, *options])
         assert done.exit_code == 2
         assert words in " ".join(done.stderr.split())
-    listed = runner.invoke(app, ["methods"])
+    listed = runner.invoke(app, ["list"])
     assert listed.exit_code == 0
     assert all(f"\n{name}  " in listed.stdout for name in PLANNED)
     assert (
         "sdbgd_practice  SDBGD with all constants chosen by `tiebreak plan --objective practice`."
         in listed.stdout
     )
-    shown = runner.invoke(app, ["problems"])
+    shown = runner.invoke(app, ["list", "problems"])
     assert shown.exit_code == 0
     assert "valley  Argmin a winding manifold" in shown.stdout
     assert all(name in shown.stdout.replace("\n", " ") for name in TESTBED)
@@ -754,7 +764,7 @@ def test_a_run_that_left_for_infinity_has_failed_whether_f_is_known_or_not() -> 
         Comparison(problems=[paper, silent], methods=["sdbgd", wild], **SMALL),
         engine="here",
     )
-    failed = {(p, m): np.isinf(chosen(found.runs, problem=p, method=m)["residual"]).all() for p, m in
+    failed = {(p, m): np.isinf(select(found.runs, problem=p, method=m)["residual"]).all() for p, m in
               zip(found.runs["problem"].tolist(), found.runs["method"].tolist(), strict=True)}  # fmt: skip
     assert failed == {
         (p, m): m == "wild" for p in (paper.name, "silent") for m in ("SDBGD", "wild")
@@ -774,7 +784,7 @@ def test_far_is_counted_in_lengths_of_the_problem_or_in_what_it_began_with() -> 
         name: np.ones(2) for name in ("stationarity_squared", "lower_gradient_squared")
     }
     unknown = np.full(2, np.nan)
-    of = comparing_module._residuals
+    of = comparison_module.residuals
     assert np.isinf(of(points, unknown, 1.0, Units())).all()
     assert np.isfinite(of(points, unknown, 1.0, Units(length=10.0))).all()
     assert np.isfinite(of(points, unknown, 10.0, Units())).all()
@@ -826,7 +836,7 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, words)
     assert refused.exit_code == 2
     assert (
-        "holds results.csv of something else (there is no configuration.json beside)"
+        "holds results.csv, which no command wrote or which were changed since"
         in refused.stderr
     )
     assert (tmp_path / "results.csv").read_text(encoding="utf-8") == "mine"

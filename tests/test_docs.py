@@ -19,7 +19,8 @@ import typer
 
 import tiebreak
 from tiebreak.cli.app import app
-from tiebreak.experiments.entrants import contenders, entrants
+from tiebreak.studies import Comparison
+from tiebreak.studies.comparison.problems import compared_problems
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -97,7 +98,10 @@ def test_every_command_parses(
     for line in commands(page):
         try:
             given = parsed(line)
-            for option, find in (("methods", contenders), ("problems", entrants)):
+            for option, find in (
+                ("methods", lambda names: Comparison("paper", names)),
+                ("problems", compared_problems),
+            ):
                 if option in given and not line.startswith(
                     ("tiebreak reproduce", "tiebreak verify")
                 ):

@@ -19,11 +19,11 @@ import pytest
 import tiebreak
 from command import ENVIRONMENT, call
 from tiebreak import Status, minimize
-from tiebreak.experiments.blocks import Store
-from tiebreak.experiments.engines import opened
-from tiebreak.experiments.sweeps import sweep
-from tiebreak.experiments.tasks import Task, reference
-from tiebreak.experiments.workers import Processes
+from tiebreak.studies.engines import opened
+from tiebreak.studies.store import Store
+from tiebreak.studies.sweeps import sweep
+from tiebreak.studies.task import Task
+from tiebreak.studies.user_files import source_at
 
 TIMES = int(os.environ.get("TIEBREAK_FAULTS", "2"))
 MOMENTS = random.Random(11)
@@ -173,7 +173,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from test_faults import blocks
-from tiebreak.experiments.sweeps import sweep
+from tiebreak.studies.sweeps import sweep
 print("started", flush=True)
 sweep(blocks(int(sys.argv[3]), sys.argv[2]), engine=2, store=sys.argv[1])
 """
@@ -184,7 +184,7 @@ def blocks(count, log, seconds=0.03):
     return [
         Task(
             f"block {i}",
-            reference(f"{WORK}:draw"),
+            source_at(f"{WORK}:draw"),
             {"runs": [i, i + 1]} | common,
             count / 1000 - i / 1e6,
         )
@@ -272,8 +272,7 @@ def test_processes_of_a_pool_killed_at_random_moments(tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with Processes(2) as engine:
-        done = sweep(blocks(count, log, seconds=0.1), engine=engine)
+    done = sweep(blocks(count, log, seconds=0.1), engine=2)
     killer.join()
     assert numbers(done) == expected(count)
     assert len(victims) == TIMES
@@ -286,12 +285,12 @@ def test_processes_of_a_pool_killed_at_random_moments(tmp_path):
 def test_dask_workers_killed_at_random_moments(tmp_path):
     pytest.importorskip("distributed")
     count, log, kills = 40 * TIMES, tmp_path / "log", 0
-    with opened("local:2") as engine:
+    with opened("local:2") as workers:
         found = []
         tasks = blocks(count, log, seconds=0.1)
         thread = threading.Thread(
             target=lambda: found.append(
-                sweep(tasks, engine=engine, store=tmp_path / "store")
+                sweep(tasks, engine=workers.executor, store=tmp_path / "store")
             )
         )
         thread.start()

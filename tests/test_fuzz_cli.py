@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fuzzing import NUMBERS, WORDS, inputs, limited
 from tiebreak.cli.app import app
-from tiebreak.experiments.entrants import rehearse
+from tiebreak.studies.comparison.problems import rehearse
 
 NUMBER = st.one_of(
     st.sampled_from(
@@ -139,9 +139,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--output": place,
         "--workers": TEXT,
     },
-    "plot": {},
-    "methods": {},
-    "problems": {},
+    "report": {},
+    "list": {},
 }
 
 
@@ -157,11 +156,9 @@ def stop(*_: object, **__: object) -> Any:
 def no_work() -> Iterator[None]:
     """Everything up to the work: what is run, drawn and swept has tests of its own, and takes seconds."""
     patch = pytest.MonkeyPatch()
-    for name in ("reproduce.run", "verify.run", "plan.run_plan", "compare.run"):
-        patch.setattr(f"tiebreak.cli.{name}", stop)
-    patch.setattr("tiebreak.experiments.saving.save_chart", lambda chart, path: [])
+    patch.setattr("tiebreak.cli.study.run", stop)
     patch.setattr(
-        "tiebreak.cli.compare.rehearse",
+        "tiebreak.studies.comparison.comparison.rehearse",
         lambda problems, methods, *options: rehearse(
             problems[:2], methods[:4], *options
         ),  # of hundreds of pairs
@@ -189,7 +186,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         words.append(name)
         if options[name] is not None:
             words.append(draw(options[name]))
-    if command == "plot" or not draw(st.integers(0, 15)):
+    if command == "report" or not draw(st.integers(0, 15)):
         words.append(draw(st.one_of(place, NASTY)))
     return words
 

@@ -26,11 +26,12 @@ from fuzzing import (
     mangled,
     only_ours,
 )
-from tiebreak.experiments import Experiment, load, run, save
-from tiebreak.experiments.blocks import Block, Store, _encoded
-from tiebreak.experiments.report import markdown
-from tiebreak.experiments.tasks import Task
 from tiebreak.options import recorded
+from tiebreak.studies import Experiment, load, run
+from tiebreak.studies.findings import summary
+from tiebreak.studies.folder import save, write_files
+from tiebreak.studies.store import Store, encoded
+from tiebreak.studies.task import Block, Task
 
 PAPER = tiebreak.problems.paper()
 KEPT = st.sampled_from(["sdbgd", "vr_pr_sdbpg"])  # by method
@@ -204,7 +205,7 @@ def read_block(store: Store) -> Block | None:
 @given(data=st.data())
 def test_damaged_blocks(tmp_path: Path, data: st.DataObject) -> None:
     """A checksum is right for what was written alone: whatever else is there is made again."""
-    store, whole = Store(tmp_path), _encoded(BLOCK, TASK.fingerprint)
+    store, whole = Store(tmp_path), encoded(BLOCK, TASK.fingerprint)
     content = data.draw(damaged(whole))
     store.place(TASK).write_bytes(content)
     with limited():
@@ -216,7 +217,7 @@ def test_damaged_blocks(tmp_path: Path, data: st.DataObject) -> None:
 def test_made_up_blocks(tmp_path: Path, data: st.DataObject) -> None:
     """A right checksum around something else: a block or none, and never an error."""
     store = Store(tmp_path)
-    whole = _encoded(BLOCK, TASK.fingerprint).partition(b"\n")[2]
+    whole = encoded(BLOCK, TASK.fingerprint).partition(b"\n")[2]
     if data.draw(st.booleans()):
         body = data.draw(damaged(whole))
     else:
@@ -237,7 +238,6 @@ def test_made_up_blocks(tmp_path: Path, data: st.DataObject) -> None:
         )
         body = held.getvalue()
     head = {
-        "format": 1,
         "fingerprint": TASK.fingerprint,
         "sha256": hashlib.sha256(body).hexdigest(),
     }
@@ -260,10 +260,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_folder(folder: Path) -> None:
-    markdown(load(folder))
+    summary(load(folder))
 
 
-FILES = ("configuration.json", "points.csv", "curves.csv")
+FILES = ("config.json", "findings.json", "manifest.json")
 
 
 def with_file(results: Path, folder: Path, name: str, content: bytes | None) -> None:
@@ -288,33 +288,14 @@ def test_damaged_results(results: Path, tmp_path: Path, data: st.DataObject) -> 
 @inputs(0.1, 120)
 @given(data=st.data())
 def test_made_up_results(results: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """JSON and CSV as they should be, with something else in them."""
+    """JSON as it should be with something else in it, and checksums that are right for that."""
     name = data.draw(st.sampled_from(FILES))
-    if name.endswith(".json"):
-        saved = data.draw(
-            mangled(json.loads((results / name).read_text(encoding="utf-8")))
-        )
-        content = as_json(saved).encode()
-    else:
-        rows = [
-            line.split(",")
-            for line in (results / name).read_text(encoding="utf-8").splitlines()
-        ]
-        cells = st.one_of(
-            st.sampled_from([*WORDS, *map(repr, NUMBERS)]), st.text(max_size=10)
-        )
-        made = data.draw(mangled(rows, st.one_of(cells, st.lists(cells, max_size=3))))
-        lines = (
-            [
-                ",".join(map(str, row)) if isinstance(row, list) else str(row)
-                for row in made
-            ]
-            if isinstance(made, list)
-            else [str(made)]
-        )
-        content = "\n".join(lines).encode("utf-8", "replace")
+    saved = data.draw(mangled(json.loads((results / name).read_text(encoding="utf-8"))))
+    content = as_json(saved).encode()
     with_file(results, tmp_path, name, content)
     with only_ours():
+        if name != "manifest.json":
+            write_files(tmp_path, {name: content}, update=True, overwrite=True)
         read_folder(tmp_path)
 
 
@@ -407,6 +388,6 @@ def test_a_link_to_a_file_is_a_file(checkpoints: Path, tmp_path: Path) -> None:
     "text", [as_json(DEEP), "[" * 10**6, "9" * 10**5, '{"a":' * 10**5]
 )
 def test_deep_and_long_json(results: Path, text: str, tmp_path: Path) -> None:
-    with_file(results, tmp_path, "configuration.json", text.encode())
-    with pytest.raises(ValueError, match="is not as `tiebreak reproduce` writes it"):
+    with_file(results, tmp_path, "config.json", text.encode())
+    with pytest.raises(ValueError, match="is not as the command wrote it"):
         load(tmp_path)

@@ -27,11 +27,11 @@ from gallery.report import Spread, notes, rows, sheets, winner
 from gallery.study import Study, run
 from gallery.training import Goal, gradient_unit, train
 from tiebreak import progress
-from tiebreak.experiments import sweeps
-from tiebreak.experiments.blocks import Store
-from tiebreak.experiments.engines import HERE
-from tiebreak.experiments.tasks import SweepError
 from tiebreak.progress import Line
+from tiebreak.studies import sweeps
+from tiebreak.studies.engines import HERE
+from tiebreak.studies.store import Store
+from tiebreak.studies.user_files import SweepError
 from tiebreak.torch import DynamicBarrier
 
 # Least squares with a surplus of columns, and among its solutions the shortest: a task of milliseconds.
@@ -360,7 +360,7 @@ def test_results_of_other_code_are_not_reused(tmp_path, monkeypatch):
     with pytest.raises(SweepError, match="another version of the gallery"):
         work.timed(
             lambda share: None,
-            example=study.where,
+            example=study.source,
             code="older",
             size="quick",
             device="cpu",

@@ -18,8 +18,8 @@ from gallery.report import notes, winner
 from gallery.study import Study, run
 from gallery.training import Goal
 from gallery.tuning import Trial, choose
-from tiebreak.experiments import sweeps
-from tiebreak.experiments.engines import HERE
+from tiebreak.studies import sweeps
+from tiebreak.studies.engines import HERE
 
 # f pulls to 0, g to 1; every name in capitals may be something else.
 FILE = """

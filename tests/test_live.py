@@ -14,10 +14,12 @@ import pytest
 import tiebreak
 from command import ENVIRONMENT, call
 from tiebreak import progress
-from tiebreak.experiments import Comparison, compare, entrants, solving, sweep
-from tiebreak.experiments.tasks import Task, reference
 from tiebreak.progress import Line, Progress, Share, sparkline
 from tiebreak.solver.budget import first_cost
+from tiebreak.studies import Comparison, compare, solving, sweep
+from tiebreak.studies.comparison import problems as compared
+from tiebreak.studies.task import Task
+from tiebreak.studies.user_files import source_at
 from training import simple_method
 
 PROBLEM = tiebreak.problems.paper()
@@ -194,7 +196,7 @@ def test_another_process_tells_while_it_works():
         )
     ]
     heard = []
-    sweep(tasks, engine=2, hear=lambda name, share: heard.append((name, share)))
+    sweep(tasks, engine=2, progress=lambda name, share: heard.append((name, share)))
     shares = [float(share) for _, share in heard]
     assert shares[-1] == 1
     told = [(name, share.now) for name, share in heard if share.now is not None]
@@ -221,10 +223,12 @@ def test_short_tasks_show_where_they_got_to(engine):
             record=None,
         )
     ]
-    work = reference(f"{Path(__file__).with_name('work.py')}:mute")
+    work = source_at(f"{Path(__file__).with_name('work.py')}:mute")
     tasks.append(Task("mute", work, {}))
     heard = []
-    sweep(tasks, engine=engine, hear=lambda name, share: heard.append((name, share)))
+    sweep(
+        tasks, engine=engine, progress=lambda name, share: heard.append((name, share))
+    )
     assert {name for name, _ in heard} == {task.name for task in tasks[:2]}
     assert all(
         share.now.steps > 0 and share.now.direction_squared > 0 for _, share in heard
@@ -241,7 +245,6 @@ def test_a_comparison_shows_what_its_runs_tell():
         trials=2,
     )
     compare(asked, lambda name, share: heard.append(share), engine="here")
-    assert [float(share) for share in heard] == sorted(map(float, heard))
     assert heard[-1] == 1
     assert all(
         share.now.calls > 0 and share.now.lower_gradient_squared > 0 for share in heard
@@ -298,7 +301,7 @@ def test_plans_of_a_comparison_are_announced_while_they_are_made(tmp_path, monke
     """Twenty problems' plans take half a minute: before they are made the count is said, and each while it is."""
     monkeypatch.setattr(progress, "SILENCE", 0.1)
     monkeypatch.setattr(
-        entrants, "first_cost", lambda method: time.sleep(0.3) or first_cost(method)
+        compared, "first_cost", lambda method: time.sleep(0.3) or first_cost(method)
     )
     words = (
         "compare",
@@ -330,7 +333,7 @@ def test_a_taken_folder_is_said_before_plans_are_made(tmp_path, monkeypatch):
         tmp_path,
     )
     call(*words, "--budgets", "1e3")
-    monkeypatch.setattr(entrants, "first_cost", lambda method: 1 / 0)
+    monkeypatch.setattr(compared, "first_cost", lambda method: 1 / 0)
     assert (
         "holds the results of another command"
         in call(*words, "--budgets", "1e4", code=2).stderr
@@ -341,7 +344,6 @@ def test_a_taken_folder_is_said_before_plans_are_made(tmp_path, monkeypatch):
     ("command", "usual"),
     [
         ("compare", ("1e4,1e5,1e6", "10", "7", "all")),
-        ("sweep", ("1e4,1e5,1e6", "10", "paper")),
     ],
 )
 def test_help_says_what_is_taken_if_nothing_is_said(command, usual):

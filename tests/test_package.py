@@ -104,16 +104,15 @@ def test_what_the_api_pages_show_can_be_imported_from_where_they_say() -> None:
     "module",
     [
         "tiebreak",
-        "tiebreak.experiments",
+        "tiebreak.studies",
         "tiebreak.optax",
-        "tiebreak.report.publish",
         "tiebreak.theory",
         "tiebreak.torch",
     ],
 )
 def test_every_public_function_and_class_has_an_example(module: str) -> None:
     """A doctest, so that it runs; `--doctest-modules` sees to that."""
-    needed = {"optax": "jax", "torch": "torch", "experiments": "matplotlib"}
+    needed = {"optax": "jax", "torch": "torch", "studies": "matplotlib"}
     pytest.importorskip(needed.get(module.rpartition(".")[2], "numpy"))
     package = importlib.import_module(module)
     things = {name: getattr(package, name) for name in package.__all__}

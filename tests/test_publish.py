@@ -15,19 +15,17 @@ from matplotlib.figure import Figure
 
 import tiebreak
 from command import call
-from tiebreak.experiments import Comparison, Experiment, compare, run, save
-from tiebreak.experiments.charts import Axis, Chart, Mark, Series
-from tiebreak.experiments.drawing import draw_chart
-from tiebreak.experiments.latex import as_latex, in_latex
-from tiebreak.experiments.own import checksum
-from tiebreak.experiments.saving import save_comparison
-from tiebreak.experiments.style import COLOURS
-from tiebreak.experiments.tables import Sheet, fitted, widths
 from tiebreak.methods import METHODS
-from tiebreak.report import page_of
-from tiebreak.report.difference import difference
-from tiebreak.report.publish import publish
-from tiebreak.report.repeat import repeated_command
+from tiebreak.studies import Comparison, Experiment, load, run
+from tiebreak.studies.charts import COLOURS, Axis, Chart, Mark, Series
+from tiebreak.studies.difference import difference
+from tiebreak.studies.figures import draw_chart
+from tiebreak.studies.folder import checksum
+from tiebreak.studies.latex import as_latex, in_latex
+from tiebreak.studies.publish import publish
+from tiebreak.studies.repeat import repeated_command
+from tiebreak.studies.tables import Table, fitted, widths
+from tiebreak.studies.training_log import findings_of
 
 #: The names of methods of one's own are anybody's guess.
 ODD = "ν_5 % & {co}: ~ #1 \\\\ $x^2"
@@ -36,9 +34,7 @@ ODD = "ν_5 % & {co}: ~ #1 \\\\ $x^2"
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    save(
-        run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)), folder
-    )
+    run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000), folder)
     return folder
 
 
@@ -52,7 +48,7 @@ def compared(tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda *words, **options: None)
-        save_comparison(compare(asked, engine="here"), folder)
+        run(asked, folder, engine="here")
     return folder
 
 
@@ -158,19 +154,19 @@ def test_every_table_of_a_result_is_a_table_of_latex(many):
 
 
 def test_columns_of_words_go_to_the_left():
-    sheet = Sheet("T", ("a", "b", "c"), [["x", "1", "word"]])
-    assert "{@{}lrl@{}}" in as_latex(sheet, ["c"], "tab:t")
-    assert r"\midrule" not in as_latex(Sheet("T", ("", ""), [["a", "b"]]), (), "tab:t")
+    sheet = Table("T", ("a", "b", "c"), [["x", "1", "word"]], words=["c"])
+    assert "{@{}lrl@{}}" in as_latex(sheet, "tab:t")
+    assert r"\midrule" not in as_latex(Table("T", ("", ""), [["a", "b"]]), "tab:t")
 
 
 def test_what_no_page_has_room_for_is_turned_or_cut():
     """Every cell is there once, beside the name of its row and under that of its column."""
     many = [f"method number {i}" for i in range(20)]
     rows = [[f"problem {i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(3)]
-    (turned,) = fitted(Sheet("T", ("problem", *many), rows), 120)
+    (turned,) = fitted(Table("T", ("problem", *many), rows), 120)
     assert list(turned.header) == ["", "problem 0", "problem 1", "problem 2"]
     assert list(turned.rows[7]) == ["method number 7", "0.7e-3", "1.7e-3", "2.7e-3"]
-    square = Sheet(
+    square = Table(
         "T",
         ("problem", *many),
         [[f"p{i}", *(f"{i}.{j}e-3" for j in range(20))] for i in range(20)],
@@ -191,8 +187,8 @@ def test_what_no_page_has_room_for_is_turned_or_cut():
         for i in range(20)
         for j in range(20)
     }
-    assert fitted(Sheet("T", ("a", "b"), [["c", "d"]]), 120) == [
-        Sheet("T", ["a", "b"], [["c", "d"]])
+    assert fitted(Table("T", ("a", "b"), [["c", "d"]]), 120) == [
+        Table("T", ["a", "b"], [["c", "d"]])
     ]
 
 
@@ -316,17 +312,16 @@ def test_a_problem_cannot_be_chosen_where_there_is_one(results, tmp_path):
 @pytest.mark.parametrize("width", ["column", "page"])
 def test_long_legends_and_labels_leave_room(width, compared):
     """All words are on the figure, and the axes are at least an inch high."""
-    for section in page_of(compared).sections:
-        for chart in (part for part in section.parts if isinstance(part, Chart)):
-            made = draw_chart(chart, chart.x[0], chart.y[:1], width)
-            canvas = FigureCanvasAgg(made)
-            canvas.draw()
-            (axes,), (legend,) = made.axes, made.legends
-            for thing in (legend, axes.xaxis.label, axes.yaxis.label):
-                box = thing.get_window_extent(canvas.get_renderer())
-                assert made.bbox.x0 <= box.x0 <= box.x1 <= made.bbox.x1
-                assert made.bbox.y0 <= box.y0 <= box.y1 <= made.bbox.y1
-            assert axes.get_window_extent(canvas.get_renderer()).height >= made.dpi
+    for chart in load(compared).charts.values():
+        made = draw_chart(chart, chart.x[0], chart.y[:1], width)
+        canvas = FigureCanvasAgg(made)
+        canvas.draw()
+        (axes,), (legend,) = made.axes, made.legends
+        for thing in (legend, axes.xaxis.label, axes.yaxis.label):
+            box = thing.get_window_extent(canvas.get_renderer())
+            assert made.bbox.x0 <= box.x0 <= box.x1 <= made.bbox.x1
+            assert made.bbox.y0 <= box.y0 <= box.y1 <= made.bbox.y1
+        assert axes.get_window_extent(canvas.get_renderer()).height >= made.dpi
 
 
 @pytest.mark.parametrize("width", ["column", "page"])
@@ -349,12 +344,9 @@ def test_the_style_files_are_for_everybody(width):
 
 def test_the_same_command_gives_the_same_bits(results, tmp_path):
     """Dates and seconds are never the same twice, and are left aside."""
-    save(
-        run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000)),
-        tmp_path,
-    )
+    run(Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000), tmp_path)
     found = difference(results, tmp_path)
-    assert (found.settings, found.tables, found.largest) == ([], [], 0.0)
+    assert (found.settings, found.changes, found.largest) == ([], [], 0.0)
     done = call("diff", results, tmp_path)
     assert "The same, bit for bit." in done.stdout + done.stderr
 
@@ -372,7 +364,7 @@ def changed(results, tmp_path, change):
 def test_one_bit_is_noticed_and_called_rounding(results, tmp_path):
     changed(results, tmp_path, lambda value: np.nextafter(value, 9.0).item())
     found = difference(results, tmp_path)
-    ((file, column, count, cells, size),) = found.tables
+    ((file, column, count, cells, size),) = found.changes
     assert (file, column, count, cells) == ("points.csv", "upper_value", 1, 12)
     assert 0 < size < 1e-15
     assert "up to rounding" in found.verdict
@@ -381,10 +373,8 @@ def test_one_bit_is_noticed_and_called_rounding(results, tmp_path):
 
 
 def test_another_seed_is_told_with_its_numbers(results, tmp_path):
-    save(
-        run(
-            Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000, seed=1)
-        ),
+    run(
+        Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000, seed=1),
         tmp_path,
     )
     found = difference(results, tmp_path)
@@ -395,14 +385,14 @@ def test_another_seed_is_told_with_its_numbers(results, tmp_path):
 
 
 def test_rows_columns_words_and_files_that_differ(results, tmp_path):
-    save(run(Experiment(methods=["sdbgd"], runs=3, budget=20_000)), tmp_path / "fewer")
-    assert "rows: " in difference(results, tmp_path / "fewer").tables[0][1]
+    run(Experiment(methods=["sdbgd"], runs=3, budget=20_000), tmp_path / "fewer")
+    assert "rows: " in difference(results, tmp_path / "fewer").changes[0][1]
     changed(results, tmp_path / "nan", lambda value: np.nan)
     assert difference(results, tmp_path / "nan").largest == np.inf
     gone = tmp_path / "gone"
     shutil.copytree(results, gone)
     (gone / "points.csv").unlink()
-    assert difference(results, gone).tables[-1][:2] == (
+    assert difference(results, gone).changes[-1][:2] == (
         "points.csv",
         "(not in the second)",
     )
@@ -412,7 +402,7 @@ def test_rows_columns_words_and_files_that_differ(results, tmp_path):
     (other / "points.csv").write_text(
         text.replace("budget", "steps", 1), encoding="utf-8"
     )
-    assert [row[1] for row in difference(results, other).tables] == ["status"]
+    assert [row[1] for row in difference(results, other).changes] == ["status"]
 
 
 def test_like_is_compared_with_like(results, tmp_path):
@@ -425,11 +415,11 @@ def test_like_is_compared_with_like(results, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("step,skipped,excess\n0,0,1.5\n1,0,0.25\n")
     assert difference(log, log).largest == 0
-    assert difference(log, other).tables == [("", "excess", 1, 2, 0.5)]
+    assert difference(log, other).changes == [("", "excess", 1, 2, 0.5)]
     call("diff", results, results, "--tolerance", "2", code=2)
-    saved = json.loads((results / "configuration.json").read_text(encoding="utf-8"))
+    saved = json.loads((results / "config.json").read_text(encoding="utf-8"))
     assert saved["versions"]
-    assert page_of(results).verdict.good
+    assert findings_of(results).verdict.good
 
 
 def test_a_result_is_repeated_by_its_own_record(planned, tmp_path, monkeypatch):
@@ -470,11 +460,11 @@ def problem():
     [
         (
             False,
-            "sweep --budgets 1000 --runs 2 --problems OWN:problem --methods sdbgd,OWN:method",
+            "compare --as-is --budgets 1000 --runs 2 --problems OWN:problem --methods sdbgd,OWN:method",
         ),
         (True, "verify --steps 20 --runs 4 --problem OWN:problem --method OWN:method"),
     ],
-    ids=["sweep", "verify"],
+    ids=["compare", "verify"],
 )
 @pytest.mark.usefixtures("no_figures")
 def test_a_result_of_own_files_is_repeated_anywhere(
@@ -493,15 +483,17 @@ def test_a_result_of_own_files_is_repeated_anywhere(
         "a",
         "--quiet",
     )
-    Path("a/own/mine-00000000.py").write_text("of an older result")
+    Path("a/own/mine-00000000.py").write_text("mine")
     call(
         *words.replace("OWN", str(file) if absolute else "there/mine.py").split(),
         "--output",
         "a",
         "--quiet",
     )
-    (copy,) = Path("a/own").iterdir()
+    (copy,) = Path("a/own").glob("*/mine.py")
     assert copy.read_text() == OWN
+    # A file that no command wrote stays.
+    assert Path("a/own/mine-00000000.py").read_text() == "mine"
     assert "The same, bit for bit." in call("repeat", "a", "--output", "b").stderr
     result = tmp_path / "first" / "a"
     file.write_text(OWN.replace("0.1", "0.2"))
@@ -519,12 +511,66 @@ def test_a_result_of_own_files_is_repeated_anywhere(
         "The same, bit for bit."
         in call("repeat", result, "--own", "--output", "c").stderr
     )
-    copy = result / "own" / copy.name
+    copy = tmp_path / "first" / copy
     copy.write_text(copy.read_text() + "print('something else')")
     assert (
-        "must have 'mine-"
+        "must have 'mine.py' in 'mine-"
         in call("repeat", result, "--own", "--output", "d", code=2).stderr
     )
+
+
+EVIL = """
+import tiebreak
+
+sdbgd = tiebreak.methods.sdbgd
+a = sdbgd.replace(name="[/nope] :x: | c")
+b = sdbgd.replace(name="‖\\\\input{/etc/passwd}‖")
+c = sdbgd.replace(name="$\\\\frac{$")
+d = sdbgd.replace(name="red\\x1b[31m\\nline <b>&")
+"""
+
+
+def test_names_are_text_in_every_output(tmp_path, monkeypatch):
+    """Markup of rich, Markdown, LaTeX, HTML, mathematics of matplotlib, and sequences of a terminal."""
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text(EVIL, encoding="utf-8")
+    methods = ",".join(f"evil.py:{name}" for name in "abcd")
+    words = ["compare", "--problems", "paper,valley-4", "--methods", methods]
+    done = call(*words, "--quick", "--report", "--output", "out")
+    assert "[/nope] :x: | c" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    summary = Path("out/summary.md").read_text(encoding="utf-8")
+    assert "[/nope] :x: \\| c |" in summary
+    assert "line &lt;b>&" in summary
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;&amp;" in page
+    call("publish", "out")
+    for path in Path("out/paper").glob("*.tex"):
+        text = path.read_text(encoding="utf-8")
+        assert "\\input{/etc" not in text
+        assert "\\frac" not in text
+        assert "\x1b" not in text
+        parses(re.sub(r"^%.*\n", "", text, flags=re.MULTILINE))
+
+
+def test_what_a_command_would_run_is_checked_and_not_what_a_record_lists(
+    results, tmp_path, monkeypatch
+):
+    """The record lists no file, or the file in its own folder, or names a module; `plan` runs files as well."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("raise RuntimeError", encoding="utf-8")
+    for command, message in (
+        ("reproduce --methods mine.py:m", "which its record does not list"),
+        ("reproduce --methods=sdbgd,mine.py:m", "which its record does not list"),
+        ("reproduce --problem package.mine:m", "would import the module"),
+    ):
+        folder = tmp_path / "copy"
+        shutil.copytree(results, folder, dirs_exist_ok=True)
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        saved |= {"command": f"tiebreak {command}", "sources": {}}
+        (folder / "config.json").write_text(json.dumps(saved), encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            repeated_command(folder)
 
 
 def test_there_may_be_no_own_files(results, tmp_path):
@@ -534,11 +580,11 @@ def test_there_may_be_no_own_files(results, tmp_path):
     )
 
 
-@pytest.mark.parametrize("sources", [["mine.py"], {"mine.py:method": 3}])
+@pytest.mark.parametrize("sources", [["mine.py"], {"mine.py": 3}])
 def test_checksums_that_are_none(sources, results, tmp_path):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
-    (tmp_path / "configuration.json").write_text(
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(
         json.dumps(saved | {"sources": sources}), encoding="utf-8"
     )
     with pytest.raises(
@@ -552,8 +598,8 @@ def test_checksums_that_are_none(sources, results, tmp_path):
 )
 def test_whatever_else_a_record_says_is_not_run(command, results, tmp_path):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
-    (tmp_path / "configuration.json").write_text(
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(
         json.dumps(saved | {"command": command}), encoding="utf-8"
     )
     with pytest.raises(
@@ -569,10 +615,10 @@ def test_code_that_came_with_a_result_is_not_run_by_itself(sources, results, tmp
     code = tmp_path / "own" / "mine.py"
     code.parent.mkdir()
     code.write_text("raise RuntimeError")
-    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     saved |= {"command": f"tiebreak reproduce --methods sdbgd,{code}:method"}
-    saved["sources"] = {f"{code}:method": checksum(code.read_text()) for _ in sources}
-    (tmp_path / "configuration.json").write_text(json.dumps(saved), encoding="utf-8")
+    saved["sources"] = {str(code): checksum(code.read_bytes()) for _ in sources}
+    (tmp_path / "config.json").write_text(json.dumps(saved), encoding="utf-8")
     with pytest.raises(
         ValueError, match=r"mine.py' in it: look at it, and say --own to run it"
     ):

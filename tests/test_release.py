@@ -207,8 +207,8 @@ def test_what_is_in_the_artefacts_is_looked_at(
     ]
     for gone in (
         "py.typed",
-        "report/page.js",
-        "report/page.css",
+        "studies/page.js",
+        "studies/page.css",
         "styles/column.mplstyle",
         "solver/minimize.py",
     ):
@@ -249,7 +249,7 @@ def test_the_smoke_test_passes_here(
             "compare --methods sdbgd,penal",
             {"sdbgd,penalty", "sdbgd,penalty_bound", "sdbgd,penalty_practice"},
         ),
-        ("sweep --problems plat", {"plateau", "plateau-10", "plateau-100-heavy"}),
+        ("compare --problems plat", {"plateau", "plateau-10", "plateau-100-heavy"}),
     ],
 )
 def test_a_shell_completes_commands_options_and_names(

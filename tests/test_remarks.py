@@ -9,9 +9,9 @@ import pytest
 import tiebreak
 from tiebreak import Exact, Method, methods, problems
 from tiebreak.auto import Balance
-from tiebreak.experiments import Comparison, compare
-from tiebreak.experiments.comparing_report import notes, sheets
 from tiebreak.solver.result_warnings import Remark
+from tiebreak.studies import Comparison, compare
+from tiebreak.studies.comparison.report import notes, tables
 
 
 def product(a: float = 1.0) -> Exact:
@@ -186,9 +186,7 @@ def test_a_sweep_runs_what_minimize_runs(as_is: bool) -> None:
     )
     same = found.runs["stationarity_squared"][0] == plain.last.stationarity_squared[0]
     assert same == as_is
-    assert found.comparison.command.startswith(
-        "tiebreak sweep" if as_is else "tiebreak compare"
-    )
+    assert found.comparison.command.endswith(" --as-is") == as_is
 
 
 def test_a_comparison_shows_g_and_says_where_it_rose() -> None:
@@ -204,7 +202,7 @@ def test_a_comparison_shows_g_and_says_where_it_rose() -> None:
     )
     assert np.isfinite(found.results["lower_value"]).all()
     assert np.isfinite(found.results["upper_value"]).all()
-    table = sheets(found)[-1]
+    table = tables(found)[-1]
     assert table.title.startswith("f / g at the last iterate")
     assert table.rows[0][1] == "2.12 / 0"
     text = " ".join(notes(found))
@@ -348,7 +346,7 @@ def test_a_plan_for_a_problem_of_ones_own(tmp_path: Any, monkeypatch: Any) -> No
 
     def told(*words: str) -> Any:
         return CliRunner().invoke(
-            app, ["plan", "--budget", "1e4", "--output", "out", *words]
+            app, ["plan", "--budget", "1e4", "--output", "out", "--overwrite", *words]
         )
 
     assert told("--problem", "mine.py:problem", "--run", "--runs", "2").exit_code == 0

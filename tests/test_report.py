@@ -1,4 +1,4 @@
-"""The report: what is on disk, as sections; and the page in a real browser."""
+"""Pages: the findings of every kind of result, and the page in a real browser."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from shutil import copytree
@@ -17,26 +17,23 @@ from matplotlib.figure import Figure
 
 from browser import browser, look
 from command import call
-from tiebreak import experiments
-from tiebreak.experiments import sweeps
-from tiebreak.experiments.charts import Axis, Chart, Series
-from tiebreak.experiments.comparing_charts import recorded_chart
-from tiebreak.experiments.tables import Sheet, document
-from tiebreak.report import kind_of, page_of, write_report
-from tiebreak.report.landscape import front
-from tiebreak.report.page import embedded, render
-from tiebreak.report.publish import publish
-from tiebreak.report.reading import columns, summary
-from tiebreak.report.section import (
+from tiebreak.methods import METHODS
+from tiebreak.problems.paper import lower_value
+from tiebreak.studies import load
+from tiebreak.studies.charts import Axis, Chart, Series
+from tiebreak.studies.comparison.charts import recorded_chart
+from tiebreak.studies.findings import Findings, Verdict, from_json, stored
+from tiebreak.studies.folder import kind_of, read_columns, save, write_files
+from tiebreak.studies.page import (
     CITATION,
-    Code,
-    Facts,
-    Landscape,
-    Notes,
-    Page,
-    Section,
-    Verdict,
+    embedded,
+    render,
+    write_page,
+    write_single_page,
 )
+from tiebreak.studies.publish import publish
+from tiebreak.studies.tables import Table, distinct, select
+from tiebreak.studies.training_log import findings_of
 
 torch = pytest.importorskip("torch")
 
@@ -56,14 +53,15 @@ def places(reproduced, planned, verified, tmp_path_factory):
         copytree(folder, root / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda *words, **options: None)
-        patch.setattr(sweeps, "_PATIENCE", np.inf)
+        patch.setattr("tiebreak.studies.sweeps._PATIENCE", np.inf)
         words = "compare --problems paper,valley-4 --methods sdbgd,penalty --budgets 1e3,1e4 --quick --report"
         call(*words.split(), "--output", root / "compare")
     _log(root / "run.csv")
     found = {name: root / name for name in KINDS[:-1]} | {"log": root / "run.csv"}
     for name in KINDS:
         if name != "compare":
-            write_report(found[name])
+            done = call("report", found[name])
+            assert "needs no network" in done.stderr
     assert all(page_path(place).exists() for place in found.values())
     return found
 
@@ -86,29 +84,21 @@ def _log(path, **options):
 # --- what is on disk ------------------------------------------------------------------------------------------------
 
 
-def parts(page, kind):
-    return [
-        part
-        for section in page.sections
-        for part in section.parts
-        if isinstance(part, kind)
-    ]
+def parts(findings, kind):
+    return [chart for chart in findings.charts.values() if isinstance(chart, kind)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(
-    kind, places
-):
+def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_a_record(kind, places):
     assert kind_of(places[kind]) == kind
-    page = page_of(places[kind])
-    assert page.verdict.word
-    assert page.verdict.question.endswith("?")
-    assert page.verdict.findings
-    assert parts(page, Chart)
-    assert all(sheet.rows for sheet in parts(page, Sheet))
-    assert page.sections[-1].title == "Repeat and cite"
-    assert parts(page, Code)[-1].text == CITATION
-    for shown in parts(page, Chart):
+    found = findings_of(places[kind])
+    assert found.verdict.word
+    assert found.verdict.question.endswith("?")
+    assert found.verdict.answers
+    assert parts(found, Chart)
+    assert found.tables
+    assert all(table.rows for table in found.tables)
+    for shown in parts(found, Chart):
         for axis in (*shown.x, *shown.y):
             assert any(axis.key in series.columns for series in shown.series), (
                 shown.title,
@@ -120,18 +110,18 @@ def test_every_kind_is_known_and_has_a_verdict_charts_tables_and_an_origin(
 
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_the_command_is_shown_as_it_was_saved(kind, places):
-    name = "plan.json" if kind == "plan" else "configuration.json"
-    saved = json.loads((places[kind] / name).read_text(encoding="utf-8"))
-    assert parts(page_of(places[kind]), Code)[0].text == saved["command"]
+    saved = json.loads((places[kind] / "config.json").read_text(encoding="utf-8"))
+    assert saved["kind"] == kind
     assert saved["command"].startswith(f"tiebreak {kind} ")
     assert saved["versions"]["tiebreak"]
+    assert saved["command"].replace(">", "&gt;") in render(findings_of(places[kind]))
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_the_saved_command_of_a_plan_makes_the_same_plan(places, tmp_path):
-    saved = json.loads((places["plan"] / "plan.json").read_text(encoding="utf-8"))
+    saved = json.loads((places["plan"] / "config.json").read_text(encoding="utf-8"))
     call(*saved["command"].split()[1:], "--output", tmp_path)
-    again = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    again = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert {**again, "date": ""} == {**saved, "date": ""}
     assert (tmp_path / "measured.csv").read_bytes() == (
         places["plan"] / "measured.csv"
@@ -139,9 +129,7 @@ def test_the_saved_command_of_a_plan_makes_the_same_plan(places, tmp_path):
 
 
 def test_a_comparison_names_its_methods(places):
-    saved = json.loads(
-        (places["compare"] / "configuration.json").read_text(encoding="utf-8")
-    )
+    saved = json.loads((places["compare"] / "config.json").read_text(encoding="utf-8"))
     assert saved["methods"] == ["SDBGD", "Penalty"]
 
 
@@ -149,7 +137,7 @@ def test_a_comparison_names_its_methods(places):
 def swept(tmp_path_factory):
     """A sweep whose curves were recorded: a method that depends on the budget has some for each."""
     folder = tmp_path_factory.mktemp("swept") / "sweep"
-    words = "sweep --problems paper,valley-4 --methods sdbgd,penalty_bound --budgets 1e3,1e4 --runs 3 --record log"
+    words = "compare --as-is --problems paper,valley-4 --methods sdbgd,penalty_bound --budgets 1e3,1e4 --runs 3 --record log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda *words, **options: None)
         call(*words.split(), "--quiet", "--output", folder)
@@ -158,9 +146,9 @@ def swept(tmp_path_factory):
 
 def test_a_comparison_shows_the_curves_that_it_recorded(swept):
     """Means over the runs, step by step, of the largest budget."""
-    along, _ = parts(page_of(swept), Chart)[1:]
+    along = findings_of(swept).charts["curves"]
     assert along.title == "Residuals along the run"
-    rows = columns(swept / "curves.csv")
+    rows = read_columns(swept / "curves.csv")
     for problem, method in product(("paper", "valley-4"), ("SDBGD", "Penalty bound")):
         one = next(
             s
@@ -184,27 +172,20 @@ def test_a_comparison_shows_the_curves_that_it_recorded(swept):
                 rows[name][mine & (rows["step"] == step)].mean() for step in steps
             ]
             np.testing.assert_allclose(
-                one.columns[f"{problem} {name}"], expected, rtol=1e-12
+                one.columns[f"{problem} {name}"], expected, rtol=1e-5
             )
     assert all(any(axis.key in one.columns for one in along.series) for axis in along.y)
 
 
-def test_curves_that_are_damaged_get_a_sentence(swept, tmp_path):
-    copytree(swept, tmp_path / "copy")
-    (tmp_path / "copy" / "curves.csv").write_bytes(b"problem,method\npaper,sdbgd,1\n")
-    with pytest.raises(ValueError, match=r"curves.csv' is not as a command writes it"):
-        page_of(tmp_path / "copy")
-
-
-def test_a_problem_may_be_called_a_number(swept, tmp_path):
-    copytree(swept, tmp_path / "copy")
-    for path in (tmp_path / "copy").glob("*.csv"):
-        path.write_text(re.sub("^paper,", "nan,", path.read_text(), flags=re.MULTILINE))
-    drawn = parts(page_of(tmp_path / "copy"), Chart)
-    assert {axis.problem for chart in drawn for axis in chart.y if axis.problem} == {
-        "nan",
-        "valley-4",
-    }
+def test_one_problem_has_curves_instead_of_a_profile(tmp_path):
+    """A profile of one problem is made of vertical lines."""
+    words = "compare --problems valley-4 --methods sdbgd,penalty --quick --quiet"
+    call(*words.split(), "--output", tmp_path)
+    found = load(tmp_path)
+    assert list(found.charts) == ["curves", "residuals"]
+    assert (tmp_path / "curves.png").exists()
+    assert not (tmp_path / "profiles.png").exists()
+    assert found.charts["curves"].y[0].label == "valley-4: min over λ of ‖∇f+λ∇g‖²"
 
 
 def test_many_recorded_curves_stay_within_a_page():
@@ -235,42 +216,34 @@ def test_many_recorded_curves_stay_within_a_page():
     chart = recorded_chart(table)
     assert len(chart.series) == 400
     assert {len(one.columns["step"]) for one in chart.series} == {30}
-    assert len(render(page_with(Section("Curves", [chart])))) < LARGEST
+    assert len(render(findings_with(charts={"curves": chart}))) < LARGEST
 
 
-def test_a_winner_that_left_g_behind_is_said_in_the_verdict(places, tmp_path):
-    copytree(places["compare"], tmp_path / "copy")
-    note = "g ended above where it began on paper, from 1: SDBGD (2). Look at g before the ratios."
-    with (tmp_path / "copy" / "summary.md").open("a", encoding="utf-8") as file:
-        file.write(f"- {note}\n")
-    assert note in page_of(tmp_path / "copy").verdict.findings
-    assert not [
-        text
-        for text in page_of(places["compare"]).verdict.findings
-        if text.startswith("g ended above")
-    ]
+def test_a_winner_that_left_g_behind_is_said_in_the_verdict(places):
+    found = findings_of(places["compare"])
+    risen = [note for note in found.notes if note.startswith("g ended above")]
+    said = [text for text in found.verdict.answers if text.startswith("g ended above")]
+    assert said == risen
 
 
 def test_curves_are_the_means_of_what_was_recorded(places):
     """The obvious way: one record of one method, over its runs."""
-    chart = parts(page_of(places["reproduce"]), Chart)[0]
+    chart = findings_of(places["reproduce"]).charts["comparison"]
     assert [axis.key for axis in chart.x] == ["calls", "step", "seconds"]
     assert [axis.key for axis in chart.y[:3]] == [
         "direction_squared",
-        "stationarity_squared",
         "lower_gradient_squared",
+        "stationarity_squared",
     ]
-    table = columns(places["reproduce"] / "curves.csv")
+    table = select(read_columns(places["reproduce"] / "curves.csv"), method="sdbgd")
     series = chart.series[0]
     for i in (0, 5, len(series.columns["step"]) - 1):
-        here = (table["method"] == "sdbgd") & (
-            table["step"] == series.columns["step"][i]
-        )
-        assert sum(here) == 3
-        assert set(table["calls"][here]) == {series.columns["calls"][i]}
-        for axis in chart.y:
+        rows = select(table, step=series.columns["step"][i])
+        assert len(rows["run"]) == 3
+        assert set(rows["calls"]) == {series.columns["calls"][i]}
+        for axis in chart.y[:5]:
             assert series.columns[axis.key][i] == pytest.approx(
-                table[axis.key][here].mean(), rel=1e-12
+                rows[axis.key].mean(), rel=1e-5
             )
             assert (
                 series.columns[f"{axis.key}:low"][i]
@@ -278,95 +251,47 @@ def test_curves_are_the_means_of_what_was_recorded(places):
             )
 
 
-def test_batches_and_noise_are_those_of_the_schedule(places):
-    from tiebreak.methods import METHODS
-
-    chart = next(
-        chart
-        for chart in parts(page_of(places["reproduce"]), Chart)
-        if "noise" in chart.title
-    )
-    names = ("SDBGD", "SDBPG", "PR-SDBPG†", "VR-PR-SDBPG†")
-    assert tuple(series.name for series in chart.series) == names
-    for series, method in zip(
-        chart.series, ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg"), strict=True
-    ):
-        step = int(series.columns["step"][3])  # the first steps are all recorded
-        at = METHODS[method].schedule.at(step)
-        assert series.columns["lower_batch"][3] == at.lower_batch
-        assert series.columns["upper_batch"][3] == at.upper_batch
-        if method == "vr_pr_sdbpg":
-            assert "noise" not in series.columns  # its estimate is no mean of one batch
-        else:
-            variance = 2 * 0.5**2 / at.lower_batch
-            chart_one = parts(page_of(places["reproduce"]), Chart)[0]
-            exact = next(s for s in chart_one.series if s.name == series.name).columns[
-                "lower_gradient_squared"
-            ][3]
-            assert series.columns["noise"][3] == pytest.approx(
-                variance / (variance + exact)
-            )
-
-
-def test_the_front_ends_at_points_where_the_weighted_sum_is_stationary(places):
-    outcome = experiments.load(places["reproduce"])
-    swept = front(outcome).series[0].columns
-    gaps = np.isnan(swept["lower"])
-    assert gaps.sum() == np.isnan(swept["upper"]).sum() <= 2
-    assert np.nanmax(swept["upper"]) < 10
-    assert np.nanmin(swept["lower"]) < 1e-4  # a large weight ends at a minimiser of g
-
-
 def test_paths_begin_at_the_start_and_end_where_the_means_do(places):
-    (ground,) = parts(page_of(places["reproduce"]), Landscape)
-    outcome = experiments.load(places["reproduce"])
-    for path, method in zip(ground.paths, outcome.methods, strict=True):
-        assert (path.x[0], path.y[0]) == (1.5, 1.5)
-        ends = outcome.at(method, "last")
-        assert (path.x[-1], path.y[-1]) == pytest.approx(
-            (ends["x0"].mean(), ends["x1"].mean())
-        )
-    assert ground.values.shape == (len(ground.y), len(ground.x))
-    assert ground.values.min() >= 0
+    chart = findings_of(places["reproduce"]).charts["trajectories"]
+    points = read_columns(places["reproduce"] / "points.csv")
+    for method in distinct(points, "method"):
+        series = [s for s in chart.series if s.name.rstrip("†") == METHODS[method].name]
+        mean, *runs, end = series
+        assert (mean.columns["x"][0], mean.columns["y"][0]) == (1.5, 1.5)
+        ends = select(points, method=method, iterate="last")
+        expected = pytest.approx((ends["x0"].mean(), ends["x1"].mean()), rel=1e-5)
+        assert (mean.columns["x"][-1], mean.columns["y"][-1]) == expected
+        assert (end.columns["x"][0], end.columns["y"][0]) == expected
+        assert [run.faint for run in runs] == [True] * 3
 
 
-def test_a_verification_that_fails_is_said_first(places, tmp_path):
-    for path in places["verify"].iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    saved = json.loads((tmp_path / "configuration.json").read_text(encoding="utf-8"))
-    saved |= {"passed": False, "verdicts": {"PASS": 3, "FAIL": 2, "open": 0}}
-    (tmp_path / "configuration.json").write_text(json.dumps(saved), encoding="utf-8")
-    verdict = page_of(tmp_path).verdict
-    assert verdict.good is False
-    assert "FAIL" in verdict.word
-    assert "3 comparisons inside their bound, 2 outside" in verdict.findings[0]
+def test_contours_are_of_g(places):
+    chart = findings_of(places["reproduce"]).charts["trajectories"]
+    contours = [s for s in chart.series if s.name == "contours of g"]
+    levels = set()
+    for series in contours:
+        x = np.stack([series.columns["x"], series.columns["y"]], axis=1)
+        values = lower_value(x[np.isfinite(x).all(axis=1)])
+        if len(values):
+            assert np.ptp(values) < 1e-4
+            levels.add(round(float(values[0]), 2))
+    assert levels >= {0.25, 0.5, 1.0, 1.5, 2.0}
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_verification_of_ones_own_case_has_no_rates_and_a_page_all_the_same(tmp_path):
-    words = [
-        "verify",
-        "--problem",
-        "paper",
-        "--method",
-        "sdbgd",
-        "--steps",
-        "30",
-        "--runs",
-        "4",
-        "--report",
-    ]
-    call(*words, "--output", tmp_path)
-    page = page_of(tmp_path)
-    assert "Rates" not in [section.title for section in page.sections]
-    bounds, shares = (part for part in page.sections[0].parts)
-    assert bounds.title == "The bounds on paper"
+    words = "verify --problem paper --method sdbgd --steps 30 --runs 4 --report"
+    call(*words.split(), "--output", tmp_path)
+    found = load(tmp_path)
+    assert list(found.charts) == ["bounds", "family", "stability"]
+    assert found.charts["bounds"].title == "The bounds on paper"
     assert all(
         np.isfinite(series.columns["direction_squared"]).all()
-        for series in bounds.series
+        for series in found.charts["bounds"].series
     )
-    assert [series.name for series in shares.series] == ["paper"]
+    assert [series.name for series in found.charts["family"].series] == ["paper"]
     assert any(path.suffix == ".pdf" for path in publish(tmp_path))
+    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -377,23 +302,22 @@ def test_a_training_run_is_inside_up_to_one_tolerance(excess, good, word, tmp_pa
     path.write_text(
         f"step,multiplier,skipped,excess,seconds\n0,1.0,0,5.0,1\n1,2.0,0,{excess},2\n"
     )
-    verdict = page_of(path).verdict
+    verdict = findings_of(path).verdict
     assert (verdict.good, verdict.word) == (good, f"{word} the tolerance")
 
 
 def test_a_training_run_has_a_time_axis(places):
     """Steps or time, by a switch. What is known of the run is told at the end."""
-    page = page_of(places["log"])
-    for drawn in parts(page, Chart):
+    found = findings_of(places["log"])
+    for drawn in parts(found, Chart):
         assert [axis.key for axis in drawn.x] == ["step", "seconds"]
         assert all(
             len(s.columns["seconds"]) == len(s.columns["step"]) == 40
             for s in drawn.series
         )
-    facts = dict(parts(page, Facts)[0].pairs)
-    assert facts["versions, torch"] == torch.__version__
-    assert facts["optimizer"].startswith("DynamicBarrier(tolerance=0.1")
-    assert "in 0:0" in " ".join(page.verdict.findings)
+    assert found.record["versions"]["torch"] == torch.__version__
+    assert found.record["optimizer"].startswith("DynamicBarrier(tolerance=0.1")
+    assert "in 0:0" in " ".join(found.verdict.answers)
 
 
 def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
@@ -408,23 +332,23 @@ def test_what_the_batches_cannot_tell_is_not_decided(tmp_path):
         path.write_text(
             f"step,multiplier,skipped,excess,seconds\n{rows}200,1.0,0,{last},200\n"
         )
-        verdict = page_of(path).verdict
+        verdict = findings_of(path).verdict
         assert verdict.word.startswith(word)
         assert (verdict.good is None) == (last == 1.12)
         assert re.search(
             r"reference, and swung by ± 0\.(29|3|31) over the last tenth",
-            verdict.findings[0],
+            verdict.answers[0],
         )
-        assert ("over all training data" in verdict.findings[1]) == (last == 1.12)
+        assert ("over all training data" in verdict.answers[1]) == (last == 1.12)
 
 
 def test_a_few_steps_do_not_tell_a_swing(tmp_path):
     path = tmp_path / "run.csv"
     rows = "".join(f"{k},1.0,0,{1.3 if k % 2 else 0.7},{k}\n" for k in range(99))
     path.write_text(f"step,multiplier,skipped,excess,seconds\n{rows}")
-    verdict = page_of(path).verdict
+    verdict = findings_of(path).verdict
     assert verdict.good is True
-    assert "swung" not in verdict.findings[0]
+    assert "swung" not in verdict.answers[0]
 
 
 def test_residuals_are_made_of_the_products_that_were_logged(places):
@@ -433,7 +357,7 @@ def test_residuals_are_made_of_the_products_that_were_logged(places):
         rows = list(csv.DictReader(file))
     (chart,) = (
         chart
-        for chart in parts(page_of(places["log"]), Chart)
+        for chart in parts(findings_of(places["log"]), Chart)
         if chart.title == "Residuals"
     )
     shown = chart.series[0].columns
@@ -462,9 +386,9 @@ def test_a_new_run_in_an_old_file_is_the_one_that_counts(tmp_path):
     path.write_text(
         f"step,multiplier,skipped,excess,seconds\n{old}0,1.0,0,9.0,100\n1,1.0,0,8.0,101\n"
     )
-    verdict = page_of(path).verdict
+    verdict = findings_of(path).verdict
     assert verdict.good is False
-    assert verdict.findings[1] == "2 steps, none skipped, in 0:02."
+    assert verdict.answers[1] == "2 steps, none skipped, in 0:02."
 
 
 def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
@@ -473,15 +397,15 @@ def test_the_time_of_a_new_run_in_an_old_file_is_its_own(tmp_path):
     path.write_text(
         f"step,multiplier,skipped,seconds\n{old}0,1.0,0,700.5\n1,1.0,0,702.0\n"
     )
-    page = page_of(path)
-    assert "in 0:03" in page.verdict.findings[0]
+    page = findings_of(path)
+    assert "in 0:03" in page.verdict.answers[0]
     assert parts(page, Chart)[0].series[0].columns["seconds"] == pytest.approx(
         [1.5, 3.0]
     )
     path.write_text(
         f"step,multiplier,skipped,seconds\n{old}50,1.0,0,700.5\n"
     )  # resumed: the same run
-    assert "in 11:40" in page_of(path).verdict.findings[0]
+    assert "in 11:40" in findings_of(path).verdict.answers[0]
 
 
 @pytest.mark.parametrize(
@@ -496,7 +420,7 @@ def test_losses_are_compared_by_averages_of_many_batches(slope, went, tmp_path):
     )  # a single batch would tell the opposite
     rows = "".join(f"{k},1.0,0,{loss},{k}\n" for k, loss in enumerate(losses))
     path.write_text(f"step,multiplier,skipped,upper_loss,seconds\n{rows}")
-    said = page_of(path).verdict.findings[1]
+    said = findings_of(path).verdict.answers[1]
     assert said.startswith(f"The upper loss {went}, from ")
     first, last = 100 + 2 * slope, 100 + 47 * slope
     assert [
@@ -509,7 +433,7 @@ def test_losses_are_plain_numbers_and_an_average_is_called_one(tmp_path):
     path = tmp_path / "run.csv"
     rows = "".join(f"{k},1.0,0,{1.57 if k < 5 else 0.87},0.2,{k}\n" for k in range(10))
     path.write_text(f"step,multiplier,skipped,upper_loss,excess,seconds\n{rows}")
-    found = page_of(path).verdict.findings
+    found = findings_of(path).verdict.answers
     assert "from 1.57 to 0.87," in found[2]
     assert (
         "both averaged over recent steps. The last iterate may differ where the learning rate did not fall."
@@ -524,7 +448,7 @@ def test_a_log_of_lower_only_training_is_called_so(tmp_path):
     path.write_text(
         "step,multiplier,upper_loss,lower_loss,skipped,seconds\n0,,,2.0,,1\n1,,,1.0,,2\n"
     )
-    assert page_of(path).verdict.word == "Lower-only training"
+    assert findings_of(path).verdict.word == "Lower-only training"
 
 
 def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
@@ -533,10 +457,10 @@ def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
     lines = ["step,multiplier,gg,upper_loss,lower_loss,skipped,seconds"]
     lines += ["0,2,4,5,6,0,1", "1,9,9,9,9,0,2", "1,3,5,6,7,0,3", "2,,,,,1,4", "3,1"]
     path.write_text("\n".join(lines))
-    page = page_of(path)
+    page = findings_of(path)
     assert page.verdict.good is None
     assert (
-        page.verdict.findings[0] == "3 steps, 1 of those logged were skipped, in 0:04."
+        page.verdict.answers[0] == "3 steps, 1 of those logged were skipped, in 0:04."
     )
     chart = next(
         chart for chart in parts(page, Chart) if chart.y[0].key == "multiplier"
@@ -545,10 +469,10 @@ def test_a_log_without_tolerance_resumed_and_cut_off(tmp_path):
     assert chart.series[0].columns["multiplier"].tolist() == [2.0, 3.0]
 
 
-def test_what_is_no_result_gets_a_sentence(tmp_path, places):
+def test_what_is_no_result_gets_a_sentence(tmp_path):
     for make, words in (
         (lambda path: None, "no such file or folder"),
-        (lambda path: path.mkdir(), "no configuration"),
+        (lambda path: path.mkdir(), "it has no manifest.json"),
         (lambda path: path.write_text("a,b\n1,2\n"), "it has none of them"),
         (lambda path: path.write_text("step,skipped,seconds\n"), "no step yet"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is no table"),
@@ -556,80 +480,35 @@ def test_what_is_no_result_gets_a_sentence(tmp_path, places):
         path = tmp_path / f"place{len(list(tmp_path.iterdir()))}"
         make(path)
         with pytest.raises(ValueError, match=words):
-            page_of(path)
-    for kind in ("compare", "verify", "plan", "reproduce"):
-        for gone in places[kind].glob("*.csv"):
-            folder = tmp_path / f"{kind}-{gone.stem}"
-            folder.mkdir()
-            for path in places[kind].iterdir():
-                if path.stem != gone.stem and path.suffix in (".csv", ".json"):
-                    (folder / path.name).write_bytes(path.read_bytes())
-            if gone.name not in ("runs.csv", "slopes.csv"):  # which no page needs
-                with pytest.raises(ValueError, match=gone.stem):
-                    page_of(folder)
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    (folder / "plan.json").write_text("{}")
-    (folder / "curves.csv").write_bytes((places["plan"] / "curves.csv").read_bytes())
-    with pytest.raises(ValueError, match="not as `tiebreak plan` writes it"):
-        page_of(folder)
-    (folder / "plan.json").write_text("[")
-    with pytest.raises(ValueError, match="holds no JSON"):
-        page_of(folder)
+            findings_of(path)
 
 
-def test_words_for_numbers_get_a_sentence(tmp_path, places):
-    """And so does whatever else a damaged byte makes of a file: nothing but ValueError, and pages that can be drawn."""
-    folder = tmp_path / "plan"
-    folder.mkdir()
-    for path in places["plan"].iterdir():
-        if path.suffix in (".csv", ".json"):
-            (folder / path.name).write_bytes(path.read_bytes())
-    text = (folder / "curves.csv").read_text()
-    assert text.startswith("K,upper_batch,")
-    (folder / "curves.csv").write_text(
-        re.sub(r"^1\.0,[^,]+,", "1.0,much,", text, flags=re.MULTILINE)
-    )
-    with pytest.raises(ValueError, match="'upper_batch' of 'the plan' must be numbers"):
-        page_of(folder)
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_findings_that_are_damaged_get_a_sentence(kind, places, tmp_path):
+    """Words for numbers, and whatever else a damaged byte makes of the file: ValueError, or a page that can be drawn."""
+    record = json.loads((places[kind] / "config.json").read_text(encoding="utf-8"))
+    text = (places[kind] / "findings.json").read_text(encoding="utf-8")
+    data = json.loads(text)
+    series = next(iter(data["charts"].values()))["series"][0]["columns"]
+    series[next(iter(series))][0] = "much"
+    with pytest.raises(ValueError, match="must be numbers"):
+        from_json(kind, record, data)
     rng = np.random.default_rng(0)
-    for name in ("plan.json", "curves.csv", "measured.csv"):
-        whole = (places["plan"] / name).read_bytes()
-        for _ in range(30):
-            (folder / "curves.csv").write_text(text)
-            damaged = bytearray(whole)
-            for place in rng.integers(len(whole), size=3):
-                damaged[place] = rng.integers(256)
-            (folder / name).write_bytes(
-                bytes(damaged[: rng.integers(1, len(whole) + 1)])
-            )
-            with suppress(ValueError):
-                for part in parts(page_of(folder), Chart):
-                    embedded(asdict(part))
-            (folder / name).write_bytes(whole)
-
-
-def test_a_summary_is_read_as_it_was_written(tmp_path):
-    sheets = [
-        Sheet("One", ("a", "b"), [["x", "1 ± 2"], ["", "–"]]),
-        Sheet("Two", ("", ""), [["k", "v"]]),
-    ]
-    (tmp_path / "summary.md").write_text(
-        document("T", ["said", "", "    command"], sheets, ["n1", "n2"])
-    )
-    found, notes = summary(tmp_path / "summary.md")
-    assert [(s.title, list(s.header), [list(r) for r in s.rows]) for s in found] == [
-        (s.title, list(s.header), s.rows) for s in sheets
-    ]
-    assert notes == ["n1", "n2"]
-    assert summary(tmp_path / "none.md") == ([], [])
+    for _ in range(30):
+        damaged = bytearray(text.encode())
+        for place in rng.integers(len(damaged), size=3):
+            damaged[place] = rng.integers(256)
+        with suppress(ValueError):
+            stored(from_json(kind, record, json.loads(bytes(damaged))))
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def page_with(*sections):
-    return Page("<b>T</b>", Verdict("<i>", True, "a & b?", ["</ul>"]), sections)
+def findings_with(**options):
+    verdict = Verdict("<i>", True, "a & b?", ["</ul>"])
+    found = Findings("log", "<b>T</b>", verdict, [], [], {}, {})
+    return replace(found, **options)
 
 
 def test_text_is_text_whatever_it_holds():
@@ -641,19 +520,13 @@ def test_text_is_text_whatever_it_holds():
         [Axis("y", evil)],
         [Series(evil, {"x": [1], "y": [np.nan]}, 0)],
     )
-    text = render(
-        page_with(
-            Section(
-                evil,
-                [
-                    chart,
-                    Notes([evil]),
-                    Sheet(evil, (evil,), [[evil]]),
-                    Code(evil, evil),
-                ],
-            )
-        )
+    found = findings_with(
+        charts={evil: chart},
+        notes=[evil],
+        tables=[Table(evil, (evil,), [[evil]])],
+        record={"command": evil, evil: evil},
     )
+    text = render(found)
     assert "<script>alert" not in text
     assert text.count("<script>") == 2  # Plotly, once, and the page's program
     assert json.loads(embedded({"a": evil, "b": "\u2028"})) == {
@@ -670,10 +543,14 @@ def test_curves_are_thinned_rather_than_refused(tmp_path, monkeypatch):
         + "".join(f"{k},0,{k},{k * k}\n" for k in range(3000))
     )
     for cells, points in ((120_000, 1500), (600, 200)):  # of three columns
-        monkeypatch.setattr("tiebreak.report._CELLS", cells)
-        (chart,) = parts(page_of(path), Chart)
+        monkeypatch.setattr("tiebreak.studies.findings._CELLS", cells)
+        (chart,) = parts(stored(findings_of(path)), Chart)
         curve = chart.series[0].columns["multiplier"]
-        assert (len(curve), curve[0], curve[-1]) == (points, 0, 2999**2)
+        assert (len(curve), curve[0], curve[-1]) == (
+            points,
+            0,
+            pytest.approx(2999**2, rel=1e-5),
+        )
 
 
 def test_the_citation_is_that_of_the_project():
@@ -690,14 +567,33 @@ def test_the_citation_is_that_of_the_project():
     )
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_new_data_remove_an_old_page(places, tmp_path):
-    experiments.save(experiments.load(places["reproduce"]), tmp_path)
-    write_report(tmp_path)
-    experiments.draw(experiments.load(tmp_path), tmp_path)
+    found = load(places["reproduce"])
+    save(found, tmp_path)
+    write_page(tmp_path)
+    write_files(tmp_path, {"comparison.png": b"drawn"}, update=True)
     assert (tmp_path / "report.html").exists()  # the same data
-    experiments.save(experiments.load(places["reproduce"]), tmp_path)
+    save(found, tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_that_no_command_wrote_is_not_replaced(places, tmp_path):
+    page = tmp_path / "run.html"
+    page.write_text("mine")
+    found = findings_of(places["log"])
+    with pytest.raises(ValueError, match="is a file that no command wrote"):
+        write_single_page(found, page)
+    assert page.read_text() == "mine"
+    write_single_page(found, page, overwrite=True)
+    write_single_page(found, page)  # its own
+    page.write_text(page.read_text().replace("Verdict", "verdict"))
+    with pytest.raises(ValueError, match="or that was changed since"):
+        write_single_page(found, page)
+    save(load(places["reproduce"]), tmp_path / "result")
+    (tmp_path / "result" / "report.html").write_text("mine")
+    done = call("report", tmp_path / "result", code=2)
+    assert "holds report.html, which no command wrote" in done.stderr.replace("\n", " ")
+    assert (tmp_path / "result" / "report.html").read_text() == "mine"
 
 
 def test_the_command_says_what_it_wrote_and_what_it_cannot_read(places, tmp_path):
@@ -721,7 +617,7 @@ def test_plotly_is_asked_for_before_anything_is_run(tmp_path):
         before="import sys; sys.modules['plotly'] = None",
     )
     said = 'tiebreak: plotly is not installed; a report needs: pip install ".[report]" in a clone of tiebreak'
-    assert done.stderr.splitlines() == [said]
+    assert done.stderr.splitlines()[-1] == said
     assert not (tmp_path / "new").exists()
 
 
@@ -729,8 +625,9 @@ def test_a_report_needs_no_torch(places, tmp_path):
     code = f"""
 import sys
 sys.modules["torch"] = None
-from tiebreak.report import write_report
-print(write_report({str(places["log"])!r}, {str(tmp_path / "page.html")!r}))
+from tiebreak.studies.page import write_single_page
+from tiebreak.studies.training_log import findings_of
+print(write_single_page(findings_of({str(places["log"])!r}), {str(tmp_path / "page.html")!r}))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
@@ -834,14 +731,14 @@ def test_every_switch_of_every_chart_draws_something(opened, places):
     quiet(opened)
 
 
-def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, places):
+def test_the_switch_the_legend_and_the_tables_by_keyboard(opened, places):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
     look(opened, 1280, "light")
     visit(opened, places["reproduce"])
     js = opened.execute_script
-    # The switch: from ‖d‖² to the comparable residual to ‖∇g‖².
+    # The switch: from ‖d‖² to ‖∇g‖² to the residual that compares methods.
     select = opened.find_element(By.CSS_SELECTOR, "figure select")
     labels = []
     for _ in range(3):
@@ -849,16 +746,7 @@ def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, pla
             js("return document.querySelector('figure .plot').layout.yaxis.title.text")
         )
         select.send_keys(Keys.ARROW_DOWN)
-    assert labels == ["‖d‖², own λ", "min over λ of ‖∇f+λ∇g‖²", "‖∇g‖²"]
-    # The slider: home is the start of every run.
-    slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
-    slider.send_keys(Keys.HOME)
-    said = opened.find_element(By.TAG_NAME, "output").text
-    assert said.count("step 0, 0 calls") == 4
-    ends = js("return document.querySelectorAll('figure .plot')[1].data.at(-1).x")
-    assert ends == [1.5]
-    slider.send_keys(Keys.ARROW_RIGHT)
-    assert opened.find_element(By.TAG_NAME, "output").text != said
+    assert labels == ["‖d‖², own λ", "‖∇g‖²", "min over λ of ‖∇f+λ∇g‖²"]
     # The legend: a button hides its method, and brings it back.
     button = opened.find_element(By.CSS_SELECTOR, "figure .legend button")
     before = js("return document.querySelector('figure .plot').data.length")
@@ -892,25 +780,6 @@ def test_the_switch_the_slider_the_legend_and_the_tables_by_keyboard(opened, pla
         """
     )
     assert unreachable == []
-    quiet(opened)
-
-
-def test_the_run_can_be_played(opened, places):
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    visit(opened, places["reproduce"])
-    play = next(
-        b
-        for b in opened.find_elements(By.CSS_SELECTOR, ".controls button")
-        if b.text == "Play"
-    )
-    slider = opened.find_element(By.CSS_SELECTOR, "input[type=range]")
-    opened.execute_script("arguments[0].click()", play)
-    wait = WebDriverWait(opened, 20, poll_frequency=0.05)
-    wait.until(lambda _: 0 < int(slider.get_attribute("value")) < 100)
-    opened.execute_script("arguments[0].click()", play)
-    assert play.text == "Play"
     quiet(opened)
 
 

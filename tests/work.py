@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import tiebreak
-from tiebreak.experiments.blocks import Block
+from tiebreak.studies.task import Block
 
 
 def note(log, line):

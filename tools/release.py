@@ -37,7 +37,7 @@ EXTRAS = {
 }
 #: What is no module and must be in the wheel all the same.
 DATA = {
-    f"tiebreak/{name}" for name in ("py.typed", "report/page.js", "report/page.css")
+    f"tiebreak/{name}" for name in ("py.typed", "studies/page.js", "studies/page.css")
 }
 DATA |= {f"tiebreak/styles/{name}.mplstyle" for name in ("base", "column", "page")}
 _TORCH = "torch==2.13.0"  # as in the Makefile: others bring gigabytes

@@ -161,7 +161,7 @@ def data() -> str:
 
 def dask() -> str:
     """Two blocks of a sweep on a worker of Dask's: the numbers of this process."""
-    from tiebreak.experiments import solving, sweep
+    from tiebreak.studies import solving, sweep
 
     options = {"budget": 1000, "runs": 2, "seed": 0, "block": 1}
     tasks = solving("two", "tiebreak.problems:paper", "sdbgd", **options)

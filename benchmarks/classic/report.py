@@ -11,7 +11,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from gallery.constrained import left_over
 from gallery.problems.dictionary import dictionary_data, recovery
 from gallery.problems.regression import regression_data
-from tiebreak.experiments.style import COLOURS, legend, log_grid, style
+from tiebreak.studies.figures import COLOURS, legend, log_grid, style
 
 __all__ = ["report"]
 

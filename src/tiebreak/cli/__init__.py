@@ -20,6 +20,8 @@ def main(module: str = "tiebreak.cli.app", name: str = "tiebreak") -> None:
             )  # a terminal without ∇ shows a question mark, not a traceback
     try:
         import_module(module).app(prog_name=name)
+    except KeyboardInterrupt:  # while modules are imported
+        sys.exit(130)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:

@@ -1,18 +1,16 @@
-"""All commands in one place, and what belongs to none of them: help and version."""
+"""All commands in one place, with help and version."""
 
 from typing import Annotated
 
 import typer
 
 import tiebreak
-from tiebreak.cli.compare import compare, problems, sweep
-from tiebreak.cli.console import spoken
-from tiebreak.cli.methods import methods
+from tiebreak.cli.compare import compare
+from tiebreak.cli.console import command_line
+from tiebreak.cli.list_names import list_names
 from tiebreak.cli.plan import plan
-from tiebreak.cli.plot import plot
-from tiebreak.cli.publish import diff, publish, repeat
-from tiebreak.cli.report import report
 from tiebreak.cli.reproduce import reproduce
+from tiebreak.cli.results import diff, publish, repeat, report
 from tiebreak.cli.table import table
 from tiebreak.cli.verify import verify
 
@@ -20,8 +18,8 @@ from tiebreak.cli.verify import verify
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         typer.echo(f"tiebreak {tiebreak.__version__}")
         raise typer.Exit
 
@@ -38,19 +36,6 @@ def _options(
     """Minimise one objective among the minimisers of another, from stochastic gradients."""
 
 
-for command in (
-    reproduce,
-    plot,
-    methods,
-    problems,
-    table,
-    plan,
-    verify,
-    compare,
-    sweep,
-    report,
-    publish,
-    diff,
-    repeat,
-):
-    app.command()(spoken(command))
+for command in (reproduce, compare, verify, plan, table, report, publish, diff, repeat):
+    app.command()(command_line(command))
+app.command("list")(command_line(list_names))

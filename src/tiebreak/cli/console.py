@@ -1,40 +1,36 @@
-"""What commands say and understand: results on standard output, everything else on standard error."""
+"""What commands print and read: results on standard output, everything else on standard error."""
 
 import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import rich.console
+import rich.table
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 from typer.models import ArgumentInfo, OptionInfo
 
-from tiebreak.experiments.tables import Sheet, fitted
-from tiebreak.experiments.tasks import SweepError
+from tiebreak.progress import Line, show
+from tiebreak.studies.tables import Table, fitted
+from tiebreak.studies.user_files import SweepError
 
-#: What shells expect of a program that Ctrl-C ended.
+#: What shells expect of a program that Ctrl-C, SIGTERM or SIGPIPE ended.
 INTERRUPTED = 130
-_TERMINATED = 143  # by SIGTERM
-_NO_READER = 141  # by SIGPIPE
-
+_TERMINATED = 143
+_NO_READER = 141
+_KEPT = "finished blocks are kept, and the same command goes on from there"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PLACES = {"place": "", "name": ""}  # what has no option, whatever the command calls it
 _words: ContextVar[dict[str, str]] = ContextVar(
     "_words"
-)  # of the command that runs, by Python's names
+)  # of the running command, by Python's names
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
-
-
-def hushed() -> bool:
-    """Whether the command that runs has ``--quiet``."""
-    return _quiet.get()
 
 
 class Console(rich.console.Console):
@@ -54,9 +50,16 @@ class Console(rich.console.Console):
 
 def say(text: str, always: bool = False) -> None:
     """Print a line on standard error; with ``--quiet`` only what must be said `always`."""
-    if hushed() and not always:
+    if _quiet.get() and not always:
         return
-    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+    Console(stderr=True).print(printable(text), soft_wrap=True)
+
+
+def printable(text: str, style: str = "") -> Text:
+    """The text as it is: neither markup nor emoji nor control characters of a terminal."""
+    return Text(
+        "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text), style
+    )
 
 
 def _fail(text: str) -> NoReturn:
@@ -64,15 +67,16 @@ def _fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def spoken(command: _Command) -> _Command:
-    """A command that knows ``--quiet``, and whose errors name options as they are typed: ``--budget 0``."""
+def command_line(command: _Command) -> _Command:
+    """A command that knows ``--quiet``, whose faults are a line with options as they are typed, such as ``--budget 0``."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
         words = _words.set(_typed(command))
         quiet = _quiet.set(kwargs.get("quiet", False))
         try:
-            return command(*args, **kwargs)
+            with faults_in_a_line():
+                return command(*args, **kwargs)
         finally:
             _words.reset(words)
             _quiet.reset(quiet)
@@ -125,7 +129,7 @@ def _as_typed(text: str, words: dict[str, str]) -> str:
 
 
 @contextmanager
-def kindly() -> Iterator[None]:
+def faults_in_a_line() -> Iterator[None]:
     """Bad values, and files that cannot be read or written, end the command with a line instead of a traceback."""
     try:
         yield
@@ -135,20 +139,13 @@ def kindly() -> Iterator[None]:
         place = "a file" if error.filename is None else repr(str(error.filename))
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
     except SweepError as error:
-        _fail(
-            f"{error}; finished blocks are kept, and the same command goes on from there"
-        )
+        _fail(f"{error}; {_KEPT}")
     except SystemExit as end:
         if end.code == _TERMINATED:
-            say(
-                "tiebreak: terminated; finished blocks are kept, and the same command goes on from there",
-                always=True,
-            )
+            say(f"tiebreak: terminated; {_KEPT}", always=True)
         raise
-    except (
-        KeyboardInterrupt
-    ):  # where nothing more can be said of it: while something is loaded, say
-        say("Interrupted.")
+    except KeyboardInterrupt:
+        say("Interrupted; nothing was written.")
         raise typer.Exit(INTERRUPTED) from None
     except MemoryError:
         _fail(
@@ -186,41 +183,43 @@ def completing(*names: str) -> Callable[[str], list[str]]:
     return offered
 
 
-def _cut(sheets: Iterable[Sheet], prose: Collection[str], room: int) -> Iterator[Sheet]:
-    """Tables of numbers that are wider than the screen turned or in parts; words are folded instead."""
-    for sheet in sheets:
-        yield from (
-            [sheet]
-            if any(name in prose for name in sheet.header[1:])
-            else fitted(sheet, room)
-        )
-
-
-def show_sheets(
-    sheets: Iterable[Sheet], notes: Iterable[str] = (), prose: Collection[str] = ()
-) -> None:
-    """Print tables, and notes below them; the columns named in `prose` hold words, to the left."""
+def show_tables(tables: Iterable[Table], notes: Iterable[str] = ()) -> None:
+    """Print tables, and notes below them. A wide table of numbers is transposed or in parts; words are folded."""
     console = Console(highlight=False)
-    if (
-        not console.is_terminal
-    ):  # a file or a pipe has no width; rich would assume little
+    if not console.is_terminal:  # a file or a pipe has no width
         console.width = max(console.width, 120)
-    for sheet in _cut(sheets, prose, console.width):
-        console.print(f"[bold]{escape(sheet.title)}[/]")
-        table = Table(
-            box=None, pad_edge=False, header_style="dim", show_header=any(sheet.header)
-        )
-        for i, name in enumerate(sheet.header):
-            table.add_column(
-                name,
-                justify="left" if i == 0 or name in prose else "right",
-                overflow="fold",
-            )
-        for row in sheet.rows:
-            table.add_row(
-                *(f"[red]{cell}[/]" if cell == "FAIL" else escape(cell) for cell in row)
-            )
-        console.print(table)
-        console.print()
+    for table in tables:
+        for part in [table] if table.words else fitted(table, console.width):
+            _show(console, part)
     for text in notes:
-        console.print(f"• {escape(text)}", style="dim")
+        console.print(printable(f"• {text}", "dim"))
+
+
+def _show(console: Console, table: Table) -> None:
+    console.print(printable(table.title, "bold"))
+    grid = rich.table.Table(
+        box=None, pad_edge=False, header_style="dim", show_header=any(table.header)
+    )
+    for i, name in enumerate(table.header):
+        side: Any = "left" if i == 0 or name in table.words else "right"
+        grid.add_column(printable(name), justify=side, overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(printable(c, "red" if c == "FAIL" else "") for c in row))
+    console.print(grid)
+    console.print()
+
+
+@contextmanager
+def bar(name: str = "Starting") -> Iterator[Callable[[str, float], Any]]:
+    """A line for work with a share: told a name, a share, and numbers if the work has some."""
+    with waiting(name) as line:
+
+        def tell(name: str, share: float) -> None:
+            show(line, share, printable(name).plain, getattr(share, "now", None))
+
+        yield tell
+
+
+def waiting(name: str) -> Line:
+    """A line for work without a share, which is written if the work takes long."""
+    return Line(quiet=_quiet.get(), name=name)

@@ -5,6 +5,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+Text: TypeAlias = str | None
 Seed: TypeAlias = Annotated[
     str, typer.Option(metavar="N", help="The same seed gives the same numbers.")
 ]
@@ -13,16 +14,14 @@ Folder: TypeAlias = Annotated[
 ]
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--overwrite", help="Replace results of another command that are in the folder."
-    ),
+    typer.Option("--overwrite", help="Replace files that are not of this command."),
 ]
 Workers: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Local processes; if not said, as many as pay."),
+    Text,
+    typer.Option(metavar="N", help="Local processes; by default as many as pay."),
 ]
 Scheduler: TypeAlias = Annotated[
-    str | None,
+    Text,
     typer.Option(
         metavar="ADDRESS",
         help="A Dask scheduler, tcp://host:8786, or local:4 to start one.",
@@ -30,28 +29,33 @@ Scheduler: TypeAlias = Annotated[
 ]
 Report: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--report",
-        help="And report.html, one page of it all that opens anywhere, offline.",
-    ),
+    typer.Option("--report", help="Write report.html, too: one page, for offline."),
 ]
 Quiet: TypeAlias = Annotated[
     bool,
     typer.Option("--quiet", help="No progress and no remarks; tables and errors stay."),
 ]
 ConstantsOption: TypeAlias = Annotated[
-    str | None,
+    Text,
     typer.Option(
         "--constants",
         metavar="VALUES",
-        # With spaces, or a narrow terminal cuts it off.
+        # With spaces, or a narrow terminal cuts the text off.
         help="paper, or all of L_f, L_g, G_f, sigma_f, sigma_g, delta_f and delta_g, as L_f=1,L_g=2,…; paper,L_f=2 "
         "changes one.",
     ),
 ]
 NoiseSmoothness: TypeAlias = Annotated[
-    str | None,
+    Text,
     typer.Option(
         metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive."
+    ),
+]
+Place: TypeAlias = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FOLDER or LOG.csv",
+        help="A folder that a command wrote, or a training run's CSV log.",
+        show_default=False,
     ),
 ]

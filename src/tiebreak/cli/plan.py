@@ -1,53 +1,41 @@
 """``tiebreak plan``."""
 
-import shlex
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tiebreak import theory
-from tiebreak.cli.console import completing, kindly, number, say, show_sheets
-from tiebreak.cli.live import bar, before_writing, loading, waiting
+from tiebreak.checks import whole
+from tiebreak.cli.console import completing, number, say, waiting
 from tiebreak.cli.options import (
     ConstantsOption,
     Folder,
     NoiseSmoothness,
+    Overwrite,
     Quiet,
     Report,
     Seed,
+    Text,
 )
-from tiebreak.cli.report import reported
-from tiebreak.cli.table import smoothness
-from tiebreak.experiments import Experiment
-from tiebreak.experiments.entrants import entrants
-from tiebreak.experiments.outcome import origin
-from tiebreak.experiments.plan_charts import plan_curves
-from tiebreak.experiments.planning import (
-    check_runnable,
-    constants_from,
-    measured,
-    record_of,
-    run_plan,
-)
-from tiebreak.experiments.tables import SYMBOLS, Sheet, document, scientific
-from tiebreak.problems import Problem
-from tiebreak.result import Result
+from tiebreak.cli.study import run_study
+from tiebreak.studies.comparison.problems import ComparedProblem, compared_problems
+from tiebreak.studies.constants_text import constants_from, smoothness_from
+from tiebreak.studies.planning import Planning
+from tiebreak.studies.tables import scientific
 from tiebreak.theory.plans import CHOICES, Plan
 
 
 def plan(
     budget: Annotated[
-        str | None,
-        typer.Option(metavar="CALLS", help="Oracle calls that may be spent."),
+        Text, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")
     ] = None,
     epsilon: Annotated[
-        str | None,
+        Text,
         typer.Option(metavar="E", help="Or the accuracy wanted of both residuals."),
     ] = None,
     method: Annotated[
-        str | None,
+        Text,
         typer.Option(
             metavar="NAME",
             help="sdbgd, penalty, either with storm_ or spider_, or lazy_penalty. "
@@ -64,7 +52,7 @@ def plan(
         ),
     ] = "bound",
     kind: Annotated[
-        str | None,
+        Text,
         typer.Option(
             metavar="horizon|anytime",
             help="Constant parameters, or laws.",
@@ -74,10 +62,10 @@ def plan(
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
     problem: Annotated[
-        str | None,
+        Text,
         typer.Option(
             metavar="NAME",
-            help="For this problem: one of the test bed, or FILE.py:NAME.",
+            help="For this problem: one of the test bed, or FILE.py:NAME, which is run.",
         ),
     ] = None,
     estimate: Annotated[
@@ -96,131 +84,74 @@ def plan(
     runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run.")] = "100",
     seed: Seed = "0",
     output: Folder = Path("results/plan"),
+    overwrite: Overwrite = False,
     report: Report = False,
     quiet: Quiet = False,
 ) -> None:
     """Choose all constants of a schedule, for a budget or for an accuracy."""
-    with reported(report, output), kindly():
-        experiment = Experiment(runs=number(runs), seed=number(seed))
-        if (budget is None) == (epsilon is None):  # before anything that takes long
-            clash = f"--budget {budget} and --epsilon {epsilon} are both there"
-            which = "neither is there" if budget is None else clash
-            raise ValueError(
-                f"a plan is for --budget CALLS or for --epsilon E: give one of them; {which}"
-            )
-        place, values = _problem(problem, estimate, constants, experiment.seed)
-        options = {
-            "budget": budget and number(budget),
-            "epsilon": epsilon and number(epsilon),
-            "method": method,
-            "objective": objective,
-            "kind": kind,
-            "noise_smoothness": smoothness(noise_smoothness),
-        }
-        chosen = _planned(values, options)
-        if run:
-            check_runnable(chosen, place)
-        say(
-            f"Planned: {chosen.method.name}, {chosen.steps:,} steps."
-        )  # before what is slow to load
-        with loading("matplotlib"):
-            from tiebreak.experiments.folder import check_folder
-            from tiebreak.experiments.saving import save_plan
-
-        check_folder(output)
-        if (output / "plan.json").exists():
-            say(f"The plan in {str(output)!r} will be replaced.")
-        sheets = [Sheet("The plan", ("", ""), chosen.rows())]
-        record = record_of(chosen)
-        curves = None
-        with before_writing(), bar() as hear:
-            if run:
-                result = run_plan(
-                    chosen,
-                    experiment.runs,
-                    experiment.seed,
-                    partial(hear, "The plan"),
-                    place,
-                )
-                curves = measured(result)
-                record["measured"], sheet = _ends(result, experiment)
-                sheets.append(sheet)
-        options |= {"run": run, "runs": experiment.runs, "seed": experiment.seed}
-        options |= {"constants": constants, "problem": problem, "estimate": estimate}
-        record |= {"command": _command(options), **origin((record["method"],))}
-        with waiting("Writing the files"):
-            summary = document("Plan", [f"    {record['command']}"], sheets, ())
-            save_plan(output, record, summary, plan_curves(chosen), curves)
-        show_sheets(sheets, (), prose=("",))
-        say(f"Written to {output}: plan.json, its tables and figures.")
-
-
-def _ends(result: Result, experiment: Experiment) -> tuple[dict[str, Any], Sheet]:
-    """The residuals at the last iterate, for the record and as a table."""
-    ends = {name: float(getattr(result.last, name).mean()) for name in SYMBOLS}
-    title = f"Measured at the last iterate, {experiment.runs} runs"
-    sheet = Sheet(
-        title, tuple(SYMBOLS.values()), [[scientific(value) for value in ends.values()]]
-    )
-    return ends | {"runs": experiment.runs, "seed": experiment.seed}, sheet
+    count = whole("runs", number(runs))
+    first = whole("seed", number(seed), least=0)
+    if (budget is None) == (epsilon is None):  # before slow work
+        which = "neither is there"
+        if budget is not None:
+            which = f"--budget {budget} and --epsilon {epsilon} are both there"
+        raise ValueError(
+            f"a plan is for --budget CALLS or for --epsilon E: give one of them; {which}"
+        )
+    compared, values = _problem(problem, estimate, constants, first)
+    options: dict[str, Any] = {
+        "budget": budget and number(budget),
+        "epsilon": epsilon and number(epsilon),
+        "method": method,
+        "objective": objective,
+        "kind": kind,
+        "noise_smoothness": smoothness_from(noise_smoothness),
+    }
+    chosen = _planned(values, options)
+    options |= {"constants": constants, "problem": problem, "estimate": estimate}
+    study = Planning(chosen, options, compared, run, count, first)
+    say(f"Planned: {chosen.method.name}, {chosen.steps:,} steps.")
+    run_study(study, output, engine="here", overwrite=overwrite, report=report)
 
 
 def _problem(
     name: str | None, estimate: bool, constants: str | None, seed: int
-) -> tuple[Problem | None, theory.Constants]:
-    """The problem, where one is named, and the constants to plan with: as given, its own, or estimated."""
+) -> tuple[ComparedProblem | None, theory.Constants]:
+    """The problem, if one is named, and the constants to plan with: as typed, its own, or estimated."""
     if name is None:
         if estimate:
             raise ValueError(
                 "--estimate needs --problem: constants are estimated from a problem's samples"
             )
         return None, constants_from(constants or "paper")
-    (entrant,) = entrants([name])
-    chosen = entrant.problem
-    if constants is not None and estimate:
-        raise ValueError(f"--constants {constants} and --estimate: give one of them")
+    (compared,) = compared_problems([name])
     if constants is not None:
-        return chosen, constants_from(constants)
+        if estimate:
+            raise ValueError(
+                f"--constants {constants} and --estimate: give one of them"
+            )
+        return compared, constants_from(constants)
     if estimate:
         with waiting("Estimating the constants"):
-            estimates = theory.estimate_constants(chosen, seed=seed)
+            estimates = theory.estimate_constants(compared.problem, seed=seed)
         say(str(estimates))
-        return chosen, estimates
-    if chosen.constants is None:
+        return compared, estimates
+    if compared.problem.constants is None:
         raise ValueError(
             f"--problem {name} has no constants, and a plan needs them: say --estimate, or --constants"
         )
-    return chosen, chosen.constants
+    return compared, compared.problem.constants
 
 
-def _command(given: dict[str, Any]) -> str:
-    """The command line that repeats it."""
-    words = ["tiebreak", "plan"]
-    for name, value in given.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            parts = value if isinstance(value, tuple) else (value,)
-            words += [
-                option,
-                ",".join(
-                    f"{part:.17g}" if isinstance(part, float) else str(part)
-                    for part in parts
-                ),
-            ]
-    return shlex.join(words)
+def _planned(constants: theory.Constants, options: dict[str, Any]) -> Plan:
+    """The plan; a search for an accuracy, which may take a while, shows where it is."""
+    with waiting("Planning") as line:
 
-
-def _planned(constants: theory.Constants, asked: dict[str, Any]) -> Plan:
-    """The plan; on the way to an accuracy, which may take a while, what has been looked at is shown."""
-    with before_writing(), waiting("Planning") as line:
-
-        def show(found: Plan) -> None:
-            reached = found.prediction or found.bounds
+        def show(plan: Plan) -> None:
+            reached = plan.prediction or plan.bounds
             worst = max(reached.lower_gradient_squared, reached.direction_squared)
             line.rename(
-                f"Planning: {scientific(found.budget)} calls for an accuracy of {scientific(worst)}"
+                f"Planning: {scientific(plan.budget)} calls for an accuracy of {scientific(worst)}"
             )
 
-        return theory.plan(constants, progress=show, **asked)
+        return theory.plan(constants, progress=show, **options)

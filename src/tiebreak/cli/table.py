@@ -5,18 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tiebreak.cli.console import kindly, number, show_sheets
-from tiebreak.cli.live import waiting
+from tiebreak.cli.console import number, show_tables, waiting
 from tiebreak.cli.options import ConstantsOption, NoiseSmoothness
-from tiebreak.experiments.latex import as_latex
-from tiebreak.experiments.planning import constants_from
-from tiebreak.experiments.tables import SUPERSCRIPTS, Sheet, as_markdown, scientific
+from tiebreak.studies.constants_text import constants_from, smoothness_from
+from tiebreak.studies.latex import as_latex
+from tiebreak.studies.tables import SUPERSCRIPTS, Table, as_markdown, scientific
 from tiebreak.theory import Constants, least_complexity, oracle_complexity
 from tiebreak.theory.complexity import LOWER_BOUNDS, TABLE
 from tiebreak.theory.plans import COMPUTED
-from tiebreak.theory.reduction import noise_smoothness_of
 
-_PROSE = ("setting", "extra assumption", "source", "what this is")
 _NOTES = (
     "The Penalty row, ours, is better than every stochastic row of the paper, and under the same assumptions: fewer "
     "calls of both levels and no more iterations. The proof takes four lines: “The penalty row” in the documentation "
@@ -42,36 +39,27 @@ def table(
     ] = False,
 ) -> None:
     """The paper's Table 1, rows of ours and what no method beats: orders, and numbers for an accuracy."""
-    with kindly(), waiting("Looking for the cheapest schedules"):
-        if markdown and latex:
-            raise ValueError("--markdown and --latex: give one of them")
-        smooth = smoothness(noise_smoothness)
-        sheets = (
-            orders(),
-            numbers_at(
-                number(epsilon), "paper" if constants is None else constants, smooth
-            ),
-        )
+    if markdown and latex:
+        raise ValueError("--markdown and --latex: give one of them")
+    smooth = smoothness_from(noise_smoothness)
+    with waiting("Looking for the cheapest schedules"):
+        numbers = numbers_at(number(epsilon), constants or "paper", smooth)
+    tables = {"tab:orders": orders(), "tab:numbers": numbers}
     if latex:
-        labels = ("tab:orders", "tab:numbers")
-        typer.echo(
-            "\n".join(
-                as_latex(sheet, _PROSE, label)
-                for sheet, label in zip(sheets, labels, strict=True)
-            )
-        )
-        typer.echo("\n".join(f"% {note}" for note in _NOTES))
+        lines = [as_latex(each, label) for label, each in tables.items()]
+        lines += [f"% {note}" for note in _NOTES]
     elif markdown:
-        for sheet in sheets:
-            typer.echo(
-                "\n".join([f"**{sheet.title}**", "", *as_markdown(sheet, _PROSE), ""])
-            )
-        typer.echo("\n".join(f"- {note}" for note in _NOTES))
+        lines = []
+        for each in tables.values():
+            lines += [f"**{each.title}**", "", *as_markdown(each), ""]
+        lines += [f"- {note}" for note in _NOTES]
     else:
-        show_sheets(sheets, _NOTES, prose=_PROSE)
+        show_tables(tables.values(), _NOTES)
+        return
+    typer.echo("\n".join(lines))
 
 
-def orders() -> Sheet:
+def orders() -> Table:
     """Table 1: powers of 1/ε."""
     header = (
         "method",
@@ -92,25 +80,8 @@ def orders() -> Sheet:
         ]
         for r in (*TABLE, *LOWER_BOUNDS)
     ]
-    return Sheet("To reach E‖d‖² ≤ ε and E‖∇g‖² ≤ ε", header, rows)
-
-
-def smoothness(text: str | None) -> float | tuple[float, float] | None:
-    """ℓ as a user types it: a number for both levels, or two with a comma between them.
-
-    >>> smoothness("1"), smoothness("0.5,2")
-    (1.0, (0.5, 2.0))
-    """
-    if text is None:
-        return None
-    try:
-        values = [float(word) for word in text.split(",")]
-        pair = noise_smoothness_of(tuple(values) if len(values) > 1 else values[0])
-    except ValueError:
-        raise ValueError(
-            f"noise_smoothness={text!r} must be a number ≥ 0, or two: ℓ_f,ℓ_g"
-        ) from None
-    return pair if len(values) > 1 else values[0]
+    words = ("setting", "extra assumption", "source")
+    return Table("To reach E‖d‖² ≤ ε and E‖∇g‖² ≤ ε", header, rows, words)
 
 
 def _order(power: float) -> str:
@@ -121,7 +92,7 @@ def numbers_at(
     epsilon: float,
     constants: str,
     noise_smoothness: float | tuple[float, float] | None = None,
-) -> Sheet:
+) -> Table:
     """Table 1 in numbers, with constants where a theorem gives them."""
     values = constants_from(constants)
     rows = []
@@ -148,7 +119,8 @@ def numbers_at(
         if row is not LOWER_BOUNDS[1] or smooth is not None:
             rows.append(_least(row.name, epsilon, values, smooth))
     header = ("method", "iterations", "upper calls", "lower calls", "what this is")
-    return Sheet(f"At ε = {epsilon:g}, constants: {constants}", header, rows)
+    title = f"At ε = {epsilon:g}, constants: {constants}"
+    return Table(title, header, rows, words=("what this is",))
 
 
 def _least(name: str, epsilon: float, constants: Constants, smooth: Any) -> list[str]:
