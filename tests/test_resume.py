@@ -15,6 +15,7 @@ import pytest
 
 import tiebreak
 from tiebreak import Average, FiniteSum, Gaussian, Status, methods, minimize
+from tiebreak.solver.checkpoint import State
 
 PAPER = tiebreak.problems.paper()
 DATA = np.random.default_rng(5).standard_normal((30, 3))
@@ -625,3 +626,30 @@ def test_blocks_in_which_a_level_draws_nothing():
             problem.upper, problem.lower, method=method, resume=part, steps=steps
         )
     np.testing.assert_array_equal(part.x, whole.x)
+
+
+def test_saving_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
+    """Without a number of its own, a run with a long history is saved less often than every 1000 steps."""
+    saved = []
+    save = State.save
+
+    def slow(state, path):
+        saved.append(time.perf_counter())
+        time.sleep(0.05)
+        save(state, path)
+
+    monkeypatch.setattr(State, "save", slow)
+    begin = time.perf_counter()
+    minimize(*paper_levels(), steps=20_000, seed=0, checkpoint=tmp_path / "run")
+    elapsed = time.perf_counter() - begin
+    # One save at the first thousand steps, one at the end, and a tenth of the time in between.
+    assert len(saved) <= 2 + elapsed / (11 * 0.05)
+    saved.clear()
+    minimize(
+        *paper_levels(),
+        steps=5000,
+        seed=0,
+        checkpoint=tmp_path / "other",
+        checkpoint_every=1000,
+    )
+    assert len(saved) == 6
