@@ -75,6 +75,8 @@ def setup(kind="sgd", on=DEVICE, **options):
     groups = [{"params": [params[0]]}, {"params": [params[1]], "lr": 0.05}]
     if "tolerance" not in options and kind != "sdbgd":
         options = {"method": simple_method()} | options
+    if options.get("reference") == "start":
+        options = options | {"model": torch.nn.ParameterList(params)}
     make = KINDS[kind]
     opt = (
         SDBGD(groups, lr=0.1, **options)
@@ -149,6 +151,7 @@ CASES += [
     for r in (1.0, "given", lambda k: 1 + 1 / (k + 1))
 ]
 CASES += [{"tolerance": 0.1, "reference": 1.0, "max_norm": 0.3}]
+CASES += [{"tolerance": t, "reference": "start"} for t in (0.1, "5%")]
 
 
 def named(options):
