@@ -15,6 +15,7 @@ from tiebreak.cli.options import (
     Seed,
     Text,
     Workers,
+    option,
 )
 from tiebreak.cli.study import engine_from, run_study
 from tiebreak.methods import NAMED
@@ -32,46 +33,44 @@ _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}
 def compare(
     problems: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAMES",
-            help="all, names (see tiebreak list) or FILE.py:NAME, which is run; paper+sigma_g=0.1.",
+        option(
+            "NAMES",
+            "all, names (see tiebreak list) or FILE.py:NAME, which is run; paper+sigma_g=0.1.",
             autocompletion=completing("all", *FAMILIES, *TESTBED),
         ),
     ] = ["all"],  # noqa: B006  # typer only reads the list
     methods: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAMES",
-            help="all, names (see tiebreak list) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02.",
+        option(
+            "NAMES",
+            "all, names (see tiebreak list) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02.",
             autocompletion=completing("all", *NAMED, *PLANNED),
         ),
     ] = ["all"],  # noqa: B006
     budgets: Annotated[
         Text,
-        typer.Option(
-            metavar="CALLS,…",
-            help=rf"A profile for each. \[default: {_USUAL['budgets']}]",
+        option(
+            "CALLS,…",
+            rf"A profile for each. \[default: {_USUAL['budgets']}]",
         ),
     ] = None,
     runs: Annotated[
         Text,
-        typer.Option(
-            metavar="N", help=r"Independent runs of everything. \[default: 10]"
-        ),
+        option("N", r"Independent runs of everything. \[default: 10]"),
     ] = None,
     trials: Annotated[
         Text,
-        typer.Option(metavar="N", help=r"Step sizes tried for each. \[default: 7]"),
+        option("N", r"Step sizes tried for each. \[default: 7]"),
     ] = None,
     steps: Annotated[
         Text,
-        typer.Option(metavar="N", help="End a run after so many steps at the latest."),
+        option("N", "End a run after so many steps at the latest."),
     ] = None,
     record: Annotated[
         Text,
-        typer.Option(
-            metavar="log|all|N",
-            help="Write the curves, too: 50 steps a decade, all, each N-th.",
+        option(
+            "log|all|N",
+            "Write the curves, too: 50 steps a decade, all, each N-th.",
         ),
     ] = None,
     seed: Seed = "0",

@@ -17,6 +17,7 @@ from tiebreak.cli.options import (
     Report,
     Seed,
     Text,
+    option,
 )
 from tiebreak.cli.study import run_study
 from tiebreak.studies.comparison.problems import ComparedProblem, compared_problems
@@ -27,35 +28,33 @@ from tiebreak.theory.plans import CHOICES, Plan
 
 
 def plan(
-    budget: Annotated[
-        Text, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")
-    ] = None,
+    budget: Annotated[Text, option("CALLS", "Oracle calls that may be spent.")] = None,
     epsilon: Annotated[
         Text,
-        typer.Option(metavar="E", help="Or the accuracy wanted of both residuals."),
+        option("E", "Or the accuracy wanted of both residuals."),
     ] = None,
     method: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="sdbgd, penalty, either with storm_ or spider_, or lazy_penalty. "
+        option(
+            "NAME",
+            "sdbgd, penalty, either with storm_ or spider_, or lazy_penalty. "
             r"\[default: sdbgd; penalty for practice]",
             autocompletion=completing(*dict.fromkeys(name for name, _, _ in CHOICES)),
         ),
     ] = None,
     objective: Annotated[
         str,
-        typer.Option(
-            metavar="bound|practice",
-            help="What is proved, or expected.",
+        option(
+            "bound|practice",
+            "What is proved, or expected.",
             autocompletion=completing("bound", "practice"),
         ),
     ] = "bound",
     kind: Annotated[
         Text,
-        typer.Option(
-            metavar="horizon|anytime",
-            help="Constant parameters, or laws.",
+        option(
+            "horizon|anytime",
+            "Constant parameters, or laws.",
             autocompletion=completing("horizon", "anytime"),
         ),
     ] = None,
@@ -63,9 +62,9 @@ def plan(
     noise_smoothness: NoiseSmoothness = None,
     problem: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="For this problem: one of the test bed, or FILE.py:NAME, which is run.",
+        option(
+            "NAME",
+            "For this problem: one of the test bed, or FILE.py:NAME, which is run.",
         ),
     ] = None,
     estimate: Annotated[
@@ -81,7 +80,7 @@ def plan(
             "--run", help="Run it on the problem, too; the paper's, if none is named."
         ),
     ] = False,
-    runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run.")] = "100",
+    runs: Annotated[str, option("N", "Runs for --run.")] = "100",
     seed: Seed = "0",
     output: Folder = Path("results/plan"),
     overwrite: Overwrite = False,

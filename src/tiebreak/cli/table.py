@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak.cli.console import number, show_tables, waiting
-from tiebreak.cli.options import ConstantsOption, NoiseSmoothness
+from tiebreak.cli.options import ConstantsOption, NoiseSmoothness, option
 from tiebreak.studies.constants_text import constants_from, smoothness_from
 from tiebreak.studies.latex import as_latex
 from tiebreak.studies.tables import SUPERSCRIPTS, Table, as_markdown, scientific
@@ -26,9 +26,7 @@ _NOTES = (
 
 
 def table(
-    epsilon: Annotated[
-        str, typer.Option(metavar="E", help="The accuracy of both residuals.")
-    ] = "0.01",
+    epsilon: Annotated[str, option("E", "The accuracy of both residuals.")] = "0.01",
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
     markdown: Annotated[
