@@ -220,7 +220,7 @@ def test_saved_and_loaded_are_equal(outcome: Findings, tmp_path: Path) -> None:
     save(outcome, tmp_path)
     found = load(tmp_path)
     expected = stored(outcome)
-    for name in ("kind", "title", "verdict", "tables", "notes", "opening"):
+    for name in ("kind", "title", "verdict", "tables", "notes"):
         assert json.dumps(getattr(found, name)) == json.dumps(getattr(expected, name))
     assert found.record["experiment"]["budget"] == 5000
     assert summary(found) == (tmp_path / "summary.md").read_text(encoding="utf-8")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tiebreak.cli.console import completing, number, say, waiting
 from tiebreak.cli.options import (
     Folder,
@@ -15,6 +13,7 @@ from tiebreak.cli.options import (
     Seed,
     Text,
     Workers,
+    flag,
     option,
 )
 from tiebreak.cli.study import engine_from, run_study
@@ -76,13 +75,11 @@ def compare(
     seed: Seed = "0",
     as_is: Annotated[
         bool,
-        typer.Option(
-            "--as-is", help="Trials 1, and no schedule put into a problem's units."
-        ),
+        flag("--as-is", "Trials 1, and no schedule put into a problem's units."),
     ] = False,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Smaller budgets, 3 runs, no trials: seconds."),
+        flag("--quick", "Smaller budgets, 3 runs, no trials: seconds."),
     ] = False,
     output: Folder = Path("results/compare"),
     overwrite: Overwrite = False,

@@ -13,11 +13,16 @@ def option(metavar: str, text: str, **more: Any) -> Any:
     return typer.Option(metavar=metavar, help=text, **more)
 
 
+def flag(name: str, text: str) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text)
+
+
 Seed: TypeAlias = Annotated[str, option("N", "The same seed gives the same numbers.")]
 Folder: TypeAlias = Annotated[Path, option("FOLDER", "Where the files go.")]
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace files that are not of this command."),
+    flag("--overwrite", "Replace files that are not of this command."),
 ]
 Workers: TypeAlias = Annotated[
     Text,
@@ -32,11 +37,11 @@ Scheduler: TypeAlias = Annotated[
 ]
 Report: TypeAlias = Annotated[
     bool,
-    typer.Option("--report", help="Write report.html, too: one page, for offline."),
+    flag("--report", "Write report.html, too: one page, for offline."),
 ]
 Quiet: TypeAlias = Annotated[
     bool,
-    typer.Option("--quiet", help="No progress and no remarks; tables and errors stay."),
+    flag("--quiet", "No progress and no remarks; tables and errors stay."),
 ]
 ConstantsOption: TypeAlias = Annotated[
     Text,

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tiebreak import theory
 from tiebreak.checks import whole
 from tiebreak.cli.console import completing, number, say, waiting
@@ -17,6 +15,7 @@ from tiebreak.cli.options import (
     Report,
     Seed,
     Text,
+    flag,
     option,
 )
 from tiebreak.cli.study import run_study
@@ -69,16 +68,14 @@ def plan(
     ] = None,
     estimate: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--estimate",
-            help="With it: estimate its constants from samples, in pilot runs.",
+            "With it: estimate its constants from samples, in pilot runs.",
         ),
     ] = False,
     run: Annotated[
         bool,
-        typer.Option(
-            "--run", help="Run it on the problem, too; the paper's, if none is named."
-        ),
+        flag("--run", "Run it on the problem, too; the paper's, if none is named."),
     ] = False,
     runs: Annotated[str, option("N", "Runs for --run.")] = "100",
     seed: Seed = "0",

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tiebreak.cli.console import number, numbers, say
 from tiebreak.cli.options import (
     Folder,
@@ -14,6 +12,7 @@ from tiebreak.cli.options import (
     Scheduler,
     Seed,
     Workers,
+    flag,
     option,
 )
 from tiebreak.cli.study import engine_from, run_study
@@ -47,7 +46,7 @@ def reproduce(
     ] = "log",
     per_sample: Annotated[
         bool,
-        typer.Option("--per-sample", help="Draw every sample: slow, the same law."),
+        flag("--per-sample", "Draw every sample: slow, the same law."),
     ] = False,
     output: Folder = Path("results"),
     overwrite: Overwrite = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import say, show_tables, waiting
-from tiebreak.cli.options import Overwrite, Place, Quiet, Text, option
+from tiebreak.cli.options import Overwrite, Place, Quiet, Text, flag, option
 from tiebreak.cli.study import draw, say_size, write_report
 from tiebreak.studies.tables import counted
 
@@ -100,9 +100,9 @@ def repeat(
     ],
     own: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--own",
-            help="Run the copies that the result keeps of own files (FOLDER/own). Look first.",
+            "Run the copies that the result keeps of own files (FOLDER/own). Look first.",
         ),
     ] = False,
     quiet: Quiet = False,

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tiebreak.cli.console import number, say
 from tiebreak.cli.options import (
     ConstantsOption,
@@ -17,6 +15,7 @@ from tiebreak.cli.options import (
     Seed,
     Text,
     Workers,
+    flag,
     option,
 )
 from tiebreak.cli.study import engine_from, run_study
@@ -29,7 +28,7 @@ def verify(
     seed: Seed = "0",
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes."),
+        flag("--quick", "Fewer steps and problems: seconds, not minutes."),
     ] = False,
     problem: Annotated[
         Text,
