@@ -29,16 +29,25 @@ from tiebreak.theory.complexity import LOWER_BOUNDS, reduced_norm
 from tiebreak.theory.penalties import selected_residuals
 from tiebreak.theory.reduction import (
     Errors,
+    descent_residuals,
     largest_spider_step,
+    means_of,
     noise_smoothness_of,
     recursive_gap,
     refreshed_errors,
-    spider_residuals,
     storm_errors,
-    storm_residuals,
 )
 
 CONSTANTS = tiebreak.problems.paper().constants
+
+
+def closed_form(estimator, p, c, ell, steps):
+    """The bounds for descent on f + βg with constant parameters."""
+    upper = means_of(estimator, "upper", p, c.sigma_f, ell[0], steps)
+    lower = means_of(estimator, "lower", p, c.sigma_g, ell[1], steps)
+    return descent_residuals(p, c, upper, lower, steps)
+
+
 scales = st.floats(-3, 3).map(lambda e: 10.0**e)
 wild = st.floats(-8, 8).map(lambda e: 10.0**e)
 tiny = st.floats(-18, 0).map(lambda e: 10.0**e)
@@ -132,7 +141,7 @@ def test_the_choices_of_theorem_1_meet_its_condition(c, q, beta):
     p = Parameters(
         0, 1 / (2 * L), b_f, q, beta, period=q, upper_refresh=1.0, lower_refresh=1.0
     )
-    direction = spider_residuals(p, c, ell, 10**6)[1]
+    direction = closed_form(Spider(), p, c, ell, 10**6)[1]
     assert np.isfinite(direction)
     assert largest_spider_step(p, c, ell) >= 1 / (2 * L) * (1 - 1e-12)
 
@@ -289,8 +298,8 @@ def test_levels_without_noise_have_bounds_as_well():
         p = schedule.at(0)._replace(
             momentum=0.5, period=3, upper_refresh=10, lower_refresh=10
         )
-        assert np.isfinite(storm_residuals(p, c, (1, 1), 100)[1])
-        assert np.isfinite(spider_residuals(p, c, (1, 1), 100)[1])
+        assert np.isfinite(closed_form(Storm(), p, c, (1, 1), 100)[1])
+        assert np.isfinite(closed_form(Spider(), p, c, (1, 1), 100)[1])
 
 
 def test_holding_as_long_as_the_theorem_says():
@@ -458,8 +467,8 @@ def test_closed_forms_are_the_recursion(c, beta, share, alpha, ell, K, q):
         for s, l, b in ((c.sigma_f, ells[0], 3.0), (c.sigma_g, ells[1], 20.0))
     ]
     for errors, closed in (
-        (storm, storm_residuals(one, c, ells, K)),
-        (spider, spider_residuals(one, c, ells, K)),
+        (storm, closed_form(Storm(), one, c, ells, K)),
+        (spider, closed_form(Spider(), one, c, ells, K)),
     ):
         gap = recursive_gap(p, c, *errors)
         expected = selected_residuals(gap, p, c, add)
@@ -470,7 +479,7 @@ def test_closed_forms_are_the_recursion(c, beta, share, alpha, ell, K, q):
         page_errors(s, l, 1 / q, b, 40.0)
         for s, l, b in ((c.sigma_f, ells[0], 3.0), (c.sigma_g, ells[1], 20.0))
     ]
-    bound = float(spider_residuals(one, c, ells, K)[1])
+    bound = float(closed_form(Spider(), one, c, ells, K)[1])
     if np.isfinite(bound):
         found = selected_residuals(recursive_gap(p, c, *page), p, c, add)[1]
         assert float(found) <= bound * (1 + 1e-9)
@@ -488,7 +497,7 @@ def test_closed_forms_are_the_recursion(c, beta, share, alpha, ell, K, q):
 def test_storm_in_50_digits_and_never_above_the_textbook(c, beta, share, alpha, ell, K):
     eta, ells = share / (c.L_f + beta * c.L_g), (ell * c.L_f, ell * c.L_g)
     p = Parameters(0, eta, 3, 20, beta, momentum=alpha)
-    lower, direction = storm_residuals(p, c, ells, K)
+    lower, direction = closed_form(Storm(), p, c, ells, K)
     with mp.workdps(50):
         A = mp.mpf(ells[0]) ** 2 / 3 + mp.mpf(beta) ** 2 * mp.mpf(ells[1]) ** 2 / 20
         al, L = mp.mpf(alpha), mp.mpf(c.L_f) + mp.mpf(beta) * mp.mpf(c.L_g)

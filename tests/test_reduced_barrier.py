@@ -146,7 +146,9 @@ def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed
     spider = refreshed_errors(sigma, ell, np.arange(K) % q == 0, np.full(K, 3.0), 40.0)
     p = Parameters(0, upper_batch=3.0, momentum=alpha, period=q, upper_refresh=40.0)
     for estimator, errors in ((Storm(), storm), (Spider(), spider)):
-        found = means_of(estimator, "upper", p, sigma, ell, K, young)
+        mean_noise, mean_drift = means_of(
+            estimator, "upper", p, sigma, ell, K
+        ).separated(young)
         E = [float(errors.first)]
         a, b = (1 + 1 / young, 1 + young) if errors.mixed else (1.0, 1.0)
         keep, fresh, drift = (np.broadcast_to(x, K) for x in errors[1:4])
@@ -154,8 +156,8 @@ def test_means_are_at_least_the_recursion_s(sigma, ell, alpha, K, q, young, seed
             E.append(
                 float(keep[k] * E[-1] + a * fresh[k] + b * drift[k] * moves[k - 1])
             )
-        assert np.mean(E) <= (found.noise + found.drift * moves.sum() / K) * (1 + 1e-9)
-    still = means_of(Storm(), "upper", p, sigma, ell, K, young).noise
+        assert np.mean(E) <= (mean_noise + mean_drift * moves.sum() / K) * (1 + 1e-9)
+    still, _ = means_of(Storm(), "upper", p, sigma, ell, K).separated(young)
     E = [float(storm.first)]
     for _ in range(1, K):
         E.append(float(storm.keep * E[-1] + (1 + 1 / young) * storm.fresh))

@@ -255,3 +255,49 @@ def test_a_resumed_training_hears_nothing():
     train(fresh, again, 60)
     assert again.count == 310
     assert again.log()["excess"] > 10
+
+
+# ------------------------------------------------------------------------------------------------- the multiplier's limit
+
+
+def readings_of(ratios, excess=0.5):
+    diagnostics = Diagnostics(False, True)
+    texts = []
+    for k, ratio in enumerate(ratios):
+        reading = Reading(ratio, 1.0, 1.0, 1.0, excess)
+        text = diagnostics.observe(k, reading, 0.01, None)
+        if text:
+            texts.append((k, text))
+    return texts
+
+
+def test_a_multiplier_that_stays_at_its_limit_is_told_once():
+    step, text = only(readings_of([1000.0] * 2000))
+    assert 200 <= step <= 500
+    assert "the upper loss waits" in text
+
+
+def test_a_multiplier_below_its_limit_in_many_steps_is_not_told():
+    assert readings_of([999.0] * 2000) == []
+    assert readings_of([1000.0, 30.0] * 1000) == []
+    assert readings_of([1000.0] * 150 + [30.0] * 2000) == []
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "loss", "is_told"),
+    [(2, 2.3, True), (2, 0.3, True), (2, 5.0, False), (0.5, 0.01, False)],
+)
+def test_a_tolerance_that_seems_to_be_a_share_is_told_with_the_line_to_write(
+    tolerance, loss, is_told
+):
+    """The cross-entropy of ten classes begins at 2.3: 2 of it is nearly everything."""
+    diagnostics = Diagnostics(False, True)
+    reading = Reading(1.0, 1.0, loss, loss, 0.0)
+    text = diagnostics.observe(0, reading, tolerance, None)
+    assert ('write tolerance="2%"' in text) == is_told
+
+
+def test_a_start_from_scratch_is_told_what_to_take():
+    texts = [text for _, text in told([-60.0] * 300)]
+    assert len(texts) == 1
+    assert 'needs reference="twin"' in texts[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tiebreak.options import allowed
-from tiebreak.tolerance import Reading
+from tiebreak.tolerance import DEFAULT, Reading
 from tiebreak.torch.devices import capturing
 
 FIRST_CHECK = 200  # steps of a process before noise and reference are checked
@@ -65,6 +65,7 @@ class Diagnostics:
         self._warned = False  # of noise or of the reference
         self._rate: float | None = None
         self._swing_share = 0.0  # of recent steps; fixed after the warning
+        self._limit_share = 0.0  # of recent steps with the multiplier at its limit
         self._rest_step = 0  # the step since when the loss has been at rest ...
         self._rest_excess = math.inf  # ... and the excess there
 
@@ -92,7 +93,7 @@ class Diagnostics:
             return _oversized(reading, tolerance)
         if self._warned:
             return ""
-        text = self._unsound(step, excess, tolerance)
+        text = self._unsound(step, excess, tolerance) or self._limited(reading.ratio)
         self._warned = bool(text)
         return text or self._swinging(rate)
 
@@ -115,7 +116,8 @@ class Diagnostics:
         if excess < -HOPELESS_EXCESS:
             return (
                 f"the lower loss lies {-excess:.0f} tolerances below its reference: is that what training on it alone "
-                "reaches? Everything down to there may be given up for the upper loss."
+                "reaches? Everything down to there may be given up for the upper loss. A model that is trained from scratch "
+                'needs reference="twin", or the number that lower-only training reaches.'
             )
         if not self._is_number or excess <= STALLED_EXCESS:
             self._rest_excess = math.inf
@@ -131,6 +133,17 @@ class Diagnostics:
             f"the lower loss has been at rest {excess:.0f} tolerances above its reference for {rested} steps: is the "
             "number out of reach (another loss, data or mode)? Train on the lower loss alone to find it, or take "
             'reference="twin".'
+        )
+
+    def _limited(self, ratio: float) -> str:
+        """Whether the multiplier has been at its limit in most recent steps."""
+        is_at_limit = float(ratio) >= DEFAULT.max_ratio
+        self._limit_share += OFTEN_WEIGHT * (is_at_limit - self._limit_share)
+        if self._excess.steps <= FIRST_CHECK or self._limit_share < OFTEN:
+            return ""
+        return (
+            f"the multiplier has been at its limit, {DEFAULT.max_ratio:g} times ‖∇f‖/‖∇g‖, in most recent steps: they went "
+            "along the lower loss alone, and the upper loss waits. Is the tolerance too small, or the reference too low?"
         )
 
     def _swinging(self, rate: float | None) -> str:
@@ -211,11 +224,12 @@ def _oversized(reading: Reading, tolerance: float | str) -> str:
             return ""
         return f'tolerance={tolerance!r} is more than all of the reference: a fiftieth of it is written "2%".'
     size = max(abs(float(reading.loss)), abs(float(reading.reference)))
-    if not 1 <= tolerance > size > 0:  # 0.01 is legitimate for a loss near 0
+    if not 1 <= tolerance > size / 2 > 0:  # 0.01 is legitimate for a loss near 0
         return ""
     return (
-        f"tolerance={tolerance!r} is a number in the unit of the lower loss, and more than all of that loss, "
-        f'{size:.3g} at the first step: everything may be given up for the upper loss. A share is written "2%".'
+        f"tolerance={tolerance!r} is a number in the unit of the lower loss, and {tolerance / size:.0%} of that loss, which "
+        f"is {size:.3g} at the first step: as much may be given up for the upper loss. If a share was meant, write "
+        f'tolerance="{tolerance:g}%".'
     )
 
 

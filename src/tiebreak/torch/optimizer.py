@@ -955,14 +955,15 @@ class DynamicBarrier(Optimizer):
     def log(self) -> dict[str, Any]:
         """Return the last step as numbers, by the names of the CSV log; waits for the device.
 
-        `step` is its number. Values that the step does not have are left out. A step that was not finite raises, as in
-        :meth:`check`.
+        `step` is its number. The names are the same in every mode; values that the step does not have are NaN. A step that
+        was not finite raises, as in :meth:`check`. Before the first step there are no names.
         """
         self.check()
         if self.last is None:
             return {}
         values = {
-            n: v.tolist() for n, v in self.last._asdict().items() if v is not None
+            name: math.nan if value is None else value.tolist()
+            for name, value in self.last._asdict().items()
         }
         return {"step": self.count - 1} | values
 
