@@ -220,7 +220,7 @@ def test_saved_and_loaded_are_equal(outcome: Findings, tmp_path: Path) -> None:
     save(outcome, tmp_path)
     found = load(tmp_path)
     expected = stored(outcome)
-    for name in ("kind", "title", "verdict", "tables", "notes", "opening"):
+    for name in ("kind", "title", "verdict", "tables", "notes"):
         assert json.dumps(getattr(found, name)) == json.dumps(getattr(expected, name))
     assert found.record["experiment"]["budget"] == 5000
     assert summary(found) == (tmp_path / "summary.md").read_text(encoding="utf-8")
@@ -253,6 +253,29 @@ def test_files_that_are_not_of_the_command_are_refused(
         file.write("changed")
     with pytest.raises(ValueError, match=r"points.csv, .* changed since"):
         save(outcome, tmp_path)
+
+
+def test_a_made_up_manifest_removes_nothing_outside_of_the_folder(
+    outcome: Findings, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    folder = tmp_path / "result"
+    save(outcome, folder)
+    digest = folder_module.checksum(b"mine")
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    (folder / "link").symlink_to(tmp_path)
+    for name in ("../mine.txt", str(mine), "link/mine.txt"):
+        manifest["files"][name] = digest
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    save(outcome, folder)
+    assert mine.read_text() == "mine"
+    path.write_text("{")
+    with pytest.raises(ValueError, match="holds no JSON"):
+        save(outcome, folder)
+    save(outcome, folder, overwrite=True)
+    assert load(folder).title == outcome.title
 
 
 def test_an_error_while_saving_leaves_the_folder_as_it_was(
