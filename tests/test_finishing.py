@@ -889,3 +889,27 @@ def test_parameters_that_share_memory_are_refused(reference):
         use = partial(opt.step, lower=lambda: x.sum(), upper=lambda: y.sum())
     with pytest.raises(ValueError, match="share their memory"):
         use()
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_places_of_a_line_that_was_left_are_not_named(helps):
+    """Only the model before, or after, the steps on the lower loss has a loss that is not finite."""
+    stage = ["trained"]
+
+    def measure(place):
+        bad = "trained" if helps else "repaired"
+        if place == 1 and stage[0] == bad:
+            return math.nan, 0.0
+        far = 3.0 if stage[0] == "trained" else 0.5
+        return place * far, -place
+
+    def repair():
+        stage[0] = "repaired"
+        return lambda: stage.__setitem__(0, "trained")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = line_search.finish(measure, (1.0, False), repair=repair)
+    assert found.nonfinite_places == ()
+    assert not any("not finite" in str(w.message) for w in caught)
+    assert found.repaired == helps

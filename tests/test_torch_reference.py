@@ -583,7 +583,7 @@ def test_a_buffer_that_two_modules_share():
 def test_several_modules_of_which_a_pass_calls_some():
     one, two = Counter(), Counter()
     base = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
-    opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=[one, two])
+    opt = DynamicBarrier(base, tolerance=0.5, reference="twin", model=[one, two])
     for k, model in enumerate((one, one, two, two)):
         opt.step(lower=lambda m=model: m(), upper=lambda: one.w.sum() + two.w.sum())
         assert (one.passes + two.passes).item() == k + 1
@@ -592,7 +592,7 @@ def test_several_modules_of_which_a_pass_calls_some():
 def test_parameters_outside_of_the_model_are_copied_too():
     model, scale = Counter(), torch.nn.Parameter(torch.ones(1))
     base = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
-    opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model)
+    opt = DynamicBarrier(base, tolerance=0.5, reference="twin", model=model)
     opt.step(
         lower=lambda: model() + (scale - 2).square().sum(),
         upper=lambda: 2 * scale.sum(),
@@ -604,7 +604,7 @@ def test_parameters_outside_of_the_model_are_copied_too():
 def test_an_optimizer_brings_its_model_along():
     model = Counter()
     base = torch.optim.SGD(model.parameters(), lr=0.1)
-    opt = DynamicBarrier(base, tolerance=1.0, reference="twin", model=model)
+    opt = DynamicBarrier(base, tolerance=0.5, reference="twin", model=model)
     opt.step(lower=model, upper=model.w.sum)
     for again in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
         (own,) = again.modules
