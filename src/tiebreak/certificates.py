@@ -269,7 +269,9 @@ def _loss(slope: float, room: float, curvature: float) -> float:
     way = room
     if curvature > 0:
         way = min(slope / curvature, room)
-    return math.inf if math.isinf(way) else 2 * way * slope - way**2 * curvature
+    if math.isinf(way):
+        return math.inf
+    return 2 * way * slope - way**2 * curvature
 
 
 def _verdict(

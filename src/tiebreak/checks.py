@@ -16,7 +16,9 @@ def floating(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        if value > 0:
+            return math.inf
+        return -math.inf
 
 
 def nonnegative(name: str, value: Any, positive: bool = False) -> None:
@@ -86,7 +88,9 @@ def nearest(word: Any, legal: Iterable[str]) -> str:
         return ""
     alike = get_close_matches(word.lower(), legal, cutoff=0.75)
     alike.sort(key=lambda other: not other.startswith(word.lower()))
-    return f"; did you mean {alike[0]!r}?" if alike else ""
+    if alike:
+        return f"; did you mean {alike[0]!r}?"
+    return ""
 
 
 def install(extra: str) -> str:

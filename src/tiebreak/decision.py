@@ -106,7 +106,9 @@ class Decision:
 
     def begin(self) -> Any:
         """Return the memory of the tolerance rule before the first step; () without a tolerance."""
-        return () if self.tolerance is None else tolerance_rule.initial_memory()
+        if self.tolerance is None:
+            return ()
+        return tolerance_rule.initial_memory()
 
     def __call__(
         self, parameters: Any, measurement: Measurement, memory: Any

@@ -93,7 +93,9 @@ def _array(
         raise ValueError(
             f"it returned λ = {values.min():g}; it must be ≥ 0: with λ < 0 the direction ∇f + λ∇g climbs on g"
         )
-    return values if values.shape == shape else np.broadcast_to(values, shape)
+    if values.shape == shape:
+        return values
+    return np.broadcast_to(values, shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,9 +237,9 @@ class Method:
 
     def begin(self, zero: Any) -> Memory:
         """The rule's memory before the first step, as numbers like `zero`."""
-        return (
-            tuple(self.rule.begin(zero)) if isinstance(self.rule, StatefulRule) else ()
-        )
+        if isinstance(self.rule, StatefulRule):
+            return tuple(self.rule.begin(zero))
+        return ()
 
     def chosen(self, memory: Memory) -> dict[str, NDArray[np.float64]]:
         """The numbers that a rule with a memory chose, by name."""
@@ -259,7 +261,9 @@ class Method:
             if type(fg) is float:
                 if self._plain:
                     value = self.rule(fg, gg, **arguments)
-                    return value if type(value) is float else _array(value, (1,))
+                    if type(value) is float:
+                        return value
+                    return _array(value, (1,))
                 fg = np.array([fg])
                 gg = np.array([gg])
             return _array(self.rule(fg, gg, **arguments), fg.shape)

@@ -96,7 +96,10 @@ def sparkline(values: Any, length: int = _LENGTH) -> str:
     latest = [float(v) for v in values][-length:]
     finite = [v for v in latest if math.isfinite(v)]
     scale: Callable[[float], float] = math.log if finite and min(finite) > 0 else float
-    low, high = (scale(side(finite)) for side in (min, max)) if finite else (0.0, 0.0)
+    if finite:
+        low, high = (scale(side(finite)) for side in (min, max))
+    else:
+        low, high = (0.0, 0.0)
     width = (high - low) or 1.0
     return "".join(
         _BARS[round((scale(v) - low) / width * (len(_BARS) - 1))]
@@ -114,9 +117,9 @@ def clock(seconds: float) -> str:
     """
     minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
-    )
+    if hours:
+        return f"{hours}:{minutes:02}:{remainder:02}"
+    return f"{minutes}:{remainder:02}"
 
 
 class Line:
@@ -144,7 +147,10 @@ class Line:
     def __init__(
         self, stream: IO[str] | None = None, quiet: bool = False, name: str = ""
     ) -> None:
-        self.stream = sys.stderr if stream is None else stream
+        if stream is None:
+            self.stream = sys.stderr
+        else:
+            self.stream = stream
         self.quiet = quiet
         self.terminal = bool(getattr(self.stream, "isatty", lambda: False)())
         self._lock = threading.Lock()
@@ -231,7 +237,10 @@ class Line:
         while not self._ended.wait(SILENCE / 4):
             with self._lock:
                 # The first line comes sooner: the program needed time to start.
-                patience = 0.5 if self.terminal or not self._some else 0.75
+                if self.terminal or not self._some:
+                    patience = 0.5
+                else:
+                    patience = 0.75
                 if time.monotonic() - self._written >= SILENCE * patience:
                     self._write()
 
@@ -268,7 +277,10 @@ class Line:
             parts.append(f"{clock(remaining)} left")
         parts += self._words
         curves = self._curves.get(self._name, {})
-        length = _LENGTH // 3 if narrow else _LENGTH
+        if narrow:
+            length = _LENGTH // 3
+        else:
+            length = _LENGTH
         for key, values in curves.items():
             parts.append(f"{key} {sparkline(values, length)} {_short(values[-1])}")
         if self._name:
@@ -289,7 +301,9 @@ def count(number: int) -> str:
     >>> count(8607), count(113000)
     ('8,607', '1.1e5')
     """
-    return f"{number:,}" if number < _MANY else _short(number)
+    if number < _MANY:
+        return f"{number:,}"
+    return _short(number)
 
 
 def _short(value: float) -> str:
@@ -299,7 +313,9 @@ def _short(value: float) -> str:
     ['0.25', '8607', '10000', '1.1e5', '7.8e10', '1.0e-4']
     """
     if value == 0 or 0.01 <= abs(value) < 1e4:
-        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+        if abs(value) < 999.5:
+            return f"{value:.3g}"
+        return f"{value:.0f}"
     return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 

@@ -39,7 +39,9 @@ def commit() -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    if done.returncode == 0:
+        return done.stdout.strip() or None
+    return None
 
 
 def made_by() -> dict[str, Any]:
@@ -74,11 +76,9 @@ def origin_of(record: Any) -> dict[str, Any]:
     {'date': '2026-01-02T03:04:05+00:00', 'commit': None}
     """
     present = stamp()
-    return (
-        {name: record[name] for name in present if name in record}
-        if "date" in record
-        else present
-    )
+    if "date" in record:
+        return {name: record[name] for name in present if name in record}
+    return present
 
 
 def sentence(made: Mapping[str, Any]) -> str:

@@ -153,7 +153,9 @@ class History:
             raise KeyError(
                 f"{name!r} was not recorded; recorded are {['step', 'calls', *self.columns]}"
             )
-        return self.columns[name][:, 0] if self.single else self.columns[name]
+        if self.single:
+            return self.columns[name][:, 0]
+        return self.columns[name]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "columns":
@@ -202,7 +204,9 @@ class History:
         starts = np.minimum(self.step[:-1, None], self.last_step)
         sums = before[ends] - before[starts]
         mean = np.sum(np.where(sums > 0, sums * values, 0.0), axis=0) / sums.sum(axis=0)
-        return float(mean[0]) if self.single else mean
+        if self.single:
+            return float(mean[0])
+        return mean
 
     def warn_if_thinned(self, stacklevel: int = 2) -> None:
         """Warn that a mean over the rows is not one over the steps, unless every step was recorded."""
@@ -440,4 +444,6 @@ class Result:
 def _span(values: Any) -> str:
     low = np.min(values)
     high = np.max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    if low == high:
+        return f"{low:,}"
+    return f"{low:,} to {high:,}"

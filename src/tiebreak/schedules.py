@@ -205,7 +205,9 @@ class Schedule:
     @cached_property
     def _fixed(self) -> dict[str, Any] | None:
         """The values, where they are the same at every step: most training runs have it so, and every step asks."""
-        return self._values(0) if self.constant() else None
+        if self.constant():
+            return self._values(0)
+        return None
 
     def _values(self, k: int) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -409,7 +411,9 @@ def _cap(L_f: float | None, L_g: float | None) -> float | None:
         raise ValueError(
             f"L_f={L_f!r} and L_g={L_g!r} must be given together: the step-size cap needs both"
         )
-    return None if L_f is None or L_g is None else largest_step_size(L_f, L_g)
+    if L_f is None or L_g is None:
+        return None
+    return largest_step_size(L_f, L_g)
 
 
 def _capped(laws: dict[str, Any], cap: float | None) -> Schedule:

@@ -42,7 +42,10 @@ class Console(rich.console.Console):
     def on_broken_pipe(self) -> None:
         """Write nothing more, not even what Python would when it ends."""
         self.quiet = True
-        broken = sys.stderr if self.stderr else sys.stdout
+        if self.stderr:
+            broken = sys.stderr
+        else:
+            broken = sys.stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), broken.fileno())
         if not self.stderr:
             raise SystemExit(_NO_READER)
@@ -93,9 +96,10 @@ def _typed(command: Callable[..., Any]) -> dict[str, str]:
                 long = [
                     word for word in info.param_decls or () if word.startswith("--")
                 ]
-                typed[name] = (
-                    long[0] if long else f"--{name.strip('_').replace('_', '-')}"
-                )
+                if long:
+                    typed[name] = long[0]
+                else:
+                    typed[name] = f"--{name.strip('_').replace('_', '-')}"
             elif isinstance(info, ArgumentInfo):
                 typed[name] = ""
     return typed
@@ -117,11 +121,9 @@ def _as_typed(text: str, words: dict[str, str]) -> str:
         value = match["value"]
         if not word:
             return value
-        return (
-            f"no {word}"
-            if value == "None"
-            else f"{word} {value.strip(chr(39) + chr(34)) or value}"
-        )
+        if value == "None":
+            return f"no {word}"
+        return f"{word} {value.strip(chr(39) + chr(34)) or value}"
 
     names = "|".join(map(re.escape, words)) or "(?!)"
     values = r"""'[^']*'|"[^"]*"|[^\s,:;'"]+"""
@@ -136,7 +138,10 @@ def faults_in_a_line() -> Iterator[None]:
     except ValueError as error:
         _fail(_as_typed(str(error), _PLACES | _words.get({})))
     except OSError as error:
-        place = "a file" if error.filename is None else repr(str(error.filename))
+        if error.filename is None:
+            place = "a file"
+        else:
+            place = repr(str(error.filename))
         _fail(f"{place} cannot be read or written: {error.strerror or error}")
     except SweepError as error:
         _fail(f"{error}; {_KEPT}")
@@ -166,7 +171,9 @@ def number(text: str) -> Any:
 def numbers(text: str) -> Any:
     """The numbers that a text spells between commas; else the text."""
     parts = [number(part) for part in text.split(",")]
-    return text if any(isinstance(part, str) for part in parts) else parts
+    if any(isinstance(part, str) for part in parts):
+        return text
+    return parts
 
 
 def completing(*names: str) -> Callable[[str], list[str]]:

@@ -79,7 +79,9 @@ def orders() -> Table:
 
 
 def _order(power: float) -> str:
-    return "–" if math.isnan(power) else f"ε{f'-{power:g}'.translate(SUPERSCRIPTS)}"
+    if math.isnan(power):
+        return "–"
+    return f"ε{f'-{power:g}'.translate(SUPERSCRIPTS)}"
 
 
 def numbers_at(

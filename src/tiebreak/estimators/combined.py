@@ -76,7 +76,9 @@ class Held(Estimator):
             for hold in (parameters.upper_hold, parameters.lower_hold)
             if hold is not None
         ]
-        return None if inner is None else inner * math.lcm(*holds)
+        if inner is None:
+            return None
+        return inner * math.lcm(*holds)
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """The estimate that is held, and what the estimator inside remembers."""
@@ -153,7 +155,9 @@ class PerLevel(Estimator):
         """After how many steps the costs repeat, where the laws are constant."""
         upper = self.upper.cycle(parameters)
         lower = self.lower.cycle(parameters)
-        return None if upper is None or lower is None else math.lcm(upper, lower)
+        if upper is None or lower is None:
+            return None
+        return math.lcm(upper, lower)
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """What the level's own remembers."""

@@ -111,19 +111,25 @@ class Estimator(ABC):
 
     def cycle(self, parameters: Any) -> int | None:
         """Return after how many steps the costs repeat under constant laws; None if that is not known."""
-        return 1 if self.scheduled else None
+        if self.scheduled:
+            return 1
+        return None
 
 
 def of_level(parameters: Any, name: str, level: str) -> Any:
     """A level's own parameter, `upper_…` or `lower_…`, or else the one of both levels."""
     value = getattr(parameters, f"{level}_{name}")
-    return getattr(parameters, name, None) if value is None else value
+    if value is None:
+        return getattr(parameters, name, None)
+    return value
 
 
 def points(estimator: Estimator, level: str, parameters: Any) -> Any:
     """At how many points this step's samples of a level are evaluated."""
     count = getattr(parameters, f"{level}_points")
-    return estimator.asks(level, parameters)[1] if count is None else count
+    if count is None:
+        return estimator.asks(level, parameters)[1]
+    return count
 
 
 def estimate(

@@ -53,7 +53,9 @@ class WithMomentum(Estimator):
     @property
     def needs(self) -> tuple[str, ...]:
         """What the schedule has to set."""
-        return ("momentum",) if self.momentum is None else ()
+        if self.momentum is None:
+            return ("momentum",)
+        return ()
 
     def rate(self, level: str, parameters: Parameters) -> Value:
         """α of this step: a method puts an estimator's own law into its schedule."""
@@ -102,7 +104,9 @@ class Average(WithMomentum):
 
     def begin(self, level: str, zeros: Value, zero: Value) -> Memory:
         """No average, and the weight given so far."""
-        return () if level == "upper" else (zeros, zero)
+        if level == "upper":
+            return ()
+        return (zeros, zero)
 
     def update(
         self,

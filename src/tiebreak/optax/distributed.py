@@ -86,7 +86,9 @@ def without(axes: Iterable[Name], shards: AxisSet) -> AxisNames:
 def words(axes: Iterable[Name]) -> str:
     """Axes as an error names them and as code spells them."""
     names = sorted(map(repr, axes))
-    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+    if len(names) == 1:
+        return names[0]
+    return f"({', '.join(names)})"
 
 
 def is_spec(node: object) -> bool:

@@ -148,7 +148,9 @@ def _anchor_params(anchor: Tree) -> Tree:
             'anchor= is a state that keeps no parameters: only with_twin and reference="start" do; give those that '
             "training began with, or those that reached the number"
         )
-    return anchors[0] if anchors else anchor
+    if anchors:
+        return anchors[0]
+    return anchor
 
 
 def _between(place: float, begin: Any, end: Any) -> Any:
@@ -165,7 +167,9 @@ def _like(begin: Any, end: Any) -> Any:
     """The anchor's leaf in the precision of the trained leaf, and on its devices."""
     if differentiable(end) and jnp.result_type(begin) != jnp.result_type(end):
         begin = cast(begin, like=end)
-    return jax.device_put(begin, end.sharding) if isinstance(end, Array) else begin
+    if isinstance(end, Array):
+        return jax.device_put(begin, end.sharding)
+    return begin
 
 
 def _number(name: str, value: Any) -> float:

@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
+import optax
 from tiebreak.decision import Decision
 from tiebreak.optax.distributed import Axes, checked_axes, size, varying
 from tiebreak.optax.gradients import Tree, check_number
@@ -89,7 +89,9 @@ def measure(
 
 def _with_aux(loss: Function, has_aux: bool) -> Function:
     """The loss as a function that returns ``(loss, aux)``."""
-    return loss if has_aux else lambda *args: (loss(*args), None)
+    if has_aux:
+        return loss
+    return lambda *args: (loss(*args), None)
 
 
 def _value_and_grad(loss: Function, axes: Axes) -> Function:

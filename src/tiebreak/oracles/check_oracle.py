@@ -228,4 +228,6 @@ def _norm(gradient: Array) -> float:
 
 def _numbers(values: Any) -> Array:
     array = np.asarray(values)
-    return array if array.dtype.kind == "f" else array.astype(float)
+    if array.dtype.kind == "f":
+        return array
+    return array.astype(float)

@@ -142,7 +142,9 @@ class FiniteSum:
         if size >= self.n and not self.replace:
             return self._all, None
         rows = np.stack(drawn)
-        return (rows, None) if size <= self.n else (self._all, rows)
+        if size <= self.n:
+            return (rows, None)
+        return (self._all, rows)
 
     def gradient(self, x: Array, token: Any) -> Any:
         """The batch's mean gradient."""

@@ -233,7 +233,9 @@ class Gaussian(Exact):
 
     def gradient(self, x: Array, token: Any = None) -> Any:
         """∇(x) plus the batch's noise, where a token is given."""
-        return self._gradient(x) if token is None else self._gradient(x) + token
+        if token is None:
+            return self._gradient(x)
+        return self._gradient(x) + token
 
 
 def _fill(noise: Array, rngs: Sequence[Generator]) -> None:

@@ -43,7 +43,9 @@ class Proportional(Gaussian):
     def gradient(self, x: Array, token: Array | None = None) -> Array:
         """∇(x), every coordinate with its factor."""
         exact: Array = self._gradient(x)
-        return exact if token is None else exact * (1 + token)
+        if token is None:
+            return exact
+        return exact * (1 + token)
 
 
 class Student(Gaussian):

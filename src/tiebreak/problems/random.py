@@ -114,12 +114,16 @@ class _RandomWeights(Gaussian):
 
     def gradient(self, x: Array, token: Any = None) -> Any:
         """The gradient, with the batch's weights if there is a batch."""
-        return self._gradient(x) if token is None else self._gradient(x, 1 + token)
+        if token is None:
+            return self._gradient(x)
+        return self._gradient(x, 1 + token)
 
     def value(self, x: Array, token: Any = None) -> Any:
         """The value, with the batch's weights if there is a batch."""
         value = known(self._value)
-        return value(x) if token is None else value(x, 1 + token)
+        if token is None:
+            return value(x)
+        return value(x, 1 + token)
 
 
 def random_problem(

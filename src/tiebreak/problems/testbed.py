@@ -270,4 +270,6 @@ def _either(what: str, named: Any, value: Any) -> Any:
     """The value in the name or in the argument; raise if both are there."""
     if named is not None and value is not None:
         raise ValueError(f"{what}={value!r}: the name says {named!r} already")
-    return value if named is None else named
+    if named is None:
+        return value
+    return named

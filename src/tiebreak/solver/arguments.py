@@ -361,4 +361,6 @@ def _named(estimator: Any) -> Any:
             settings[field.name] = _named(value)
         elif isinstance(value, (bool, int, str)) and value != field.default:
             settings[field.name] = value
-    return [kind, settings] if settings else kind
+    if settings:
+        return [kind, settings]
+    return kind

@@ -245,7 +245,9 @@ def _cycle(method: Method) -> int | None:
     if not method.schedule.constant(*batches):
         return None
     cycle = method.estimator.cycle(method.schedule.at(0))
-    return cycle if cycle is not None and cycle <= _LONGEST_CYCLE else None
+    if cycle is not None and cycle <= _LONGEST_CYCLE:
+        return cycle
+    return None
 
 
 def _steps_of_cycles(

@@ -99,7 +99,10 @@ class State:
             arrays |= {f"{name}.{i}": array for i, array in enumerate(memory or ())}
         lengths: dict[str, int | None] = {}
         for level, memory in self.memory.items():
-            lengths[level] = None if memory is None else len(memory)
+            if memory is None:
+                lengths[level] = None
+            else:
+                lengths[level] = len(memory)
         if self.rule:
             lengths["rule"] = len(self.rule)
         meta = {"format": _FORMAT, "configuration": asdict(self.configuration)}
@@ -144,7 +147,9 @@ class State:
         """A value for each run; of a single run without an axis for runs, the value itself."""
         if not self.configuration.single:
             return values
-        return values[0].item() if isinstance(values[0], np.generic) else values[0]
+        if isinstance(values[0], np.generic):
+            return values[0].item()
+        return values[0]
 
     def _point(
         self, x: Array, step: NDArray[np.int64], measures: dict[str, NDArray[Any]]
@@ -176,7 +181,10 @@ class State:
         x = rows.pop("x", None)
         if x is not None:
             x = x.reshape(len(x), len(c.runs), *c.shape)
-            x = x[:, 0] if c.single else x
+            if c.single:
+                x = x[:, 0]
+            else:
+                x = x
         columns = {
             name: rows[name] for name in ("multiplier", *MEASURES) if name in rows
         }
@@ -190,7 +198,10 @@ class State:
         alive = np.isin(np.arange(runs), self.alive)
         last: dict[str, Any] = {"step": self.k}
         for name in ("upper_calls", "lower_calls"):
-            last[name] = int(getattr(self, name)[self.alive[0]]) if self.alive else 0
+            if self.alive:
+                last[name] = int(getattr(self, name)[self.alive[0]])
+            else:
+                last[name] = 0
         last["multiplier"] = np.full(runs, np.nan)
         for name, column in self.last_measures.items():
             last[name] = np.where(alive, column, np.nan)
@@ -231,7 +242,10 @@ def load_state(path: FilePath) -> State:
             raise ValueError(
                 f"{name!r} is not a result saved by tiebreak, or not all of one ({wrong})"
             ) from None
-    version = meta.get("format") if isinstance(meta, dict) else None
+    if isinstance(meta, dict):
+        version = meta.get("format")
+    else:
+        version = None
     if version != _FORMAT:
         raise ValueError(
             f"{name!r} has format {version!r}; this version reads format {_FORMAT}"
@@ -270,7 +284,10 @@ def _assembled(meta: dict[str, Any], arrays: dict[str, Any]) -> State:
     rule_count = counts.pop("rule", 0)  # missing if the rule has no memory
     memory: dict[str, Memory | None] = {}
     for level, count in counts.items():
-        memory[level] = None if count is None else columns(f"memory.{level}", count)
+        if count is None:
+            memory[level] = None
+        else:
+            memory[level] = columns(f"memory.{level}", count)
     values: dict[str, Any] = {name: columns(name, rule_count) for name in State._RULES}
     values |= {name: meta[name] for name in State._META}
     values |= {name: arrays[name] for name in State._ARRAYS}

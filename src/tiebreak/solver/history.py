@@ -217,7 +217,9 @@ class Recorder:
                     [block.get(name, nan) for block, nan in pairs]
                 )
             self._blocks = [joined]
-        return dict(self._blocks[0]) if self._blocks else {}
+        if self._blocks:
+            return dict(self._blocks[0])
+        return {}
 
     def latest(self) -> tuple[float, ...]:
         """λ, ‖d‖² and ‖∇g‖² at the newest recorded step, means over the living runs; NaN where unknown."""

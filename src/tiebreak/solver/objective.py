@@ -123,7 +123,9 @@ class Level:
             gradient = exact + tokens
         else:
             gradient = exact + np.reshape(tokens, shape)
-        return gradient if gradient.dtype is dtype else gradient.astype(dtype)
+        if gradient.dtype is dtype:
+            return gradient
+        return gradient.astype(dtype)
 
     def exact(self, x: Array) -> Array:
         """Exact gradients at the rows of x, (…, dimension)."""

@@ -306,7 +306,9 @@ def _rows(columns: Memory, rows: list[int]) -> Memory: ...
 def _rows(columns: None, rows: list[int]) -> None: ...
 def _rows(columns: Memory | None, rows: list[int]) -> Memory | None:
     """The rows of each column; None before the first step."""
-    return None if columns is None else tuple(column[rows] for column in columns)
+    if columns is None:
+        return None
+    return tuple(column[rows] for column in columns)
 
 
 def _selected(condition: NDArray[np.bool_], columns: Memory, others: Memory) -> Memory:

@@ -25,4 +25,6 @@ def command_line(name: str, options: Facts) -> str:
 
 def _typed(value: Any) -> str:
     """A value as a user types it; the name of an object, which nobody can type, in angle brackets."""
-    return f"<{value.name}>" if hasattr(value, "name") else str(value)
+    if hasattr(value, "name"):
+        return f"<{value.name}>"
+    return str(value)

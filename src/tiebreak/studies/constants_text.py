@@ -56,4 +56,6 @@ def smoothness_from(text: str | None) -> float | tuple[float, float] | None:
         raise ValueError(
             f"noise_smoothness={text!r} must be a number ≥ 0, or two: ℓ_f,ℓ_g"
         ) from None
-    return values[0] if single else pair
+    if single:
+        return values[0]
+    return pair

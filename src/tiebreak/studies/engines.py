@@ -159,7 +159,9 @@ class _Process:
 
 
 def _error(future: Future[Any]) -> BaseException | None:
-    return None if future.cancelled() else future.exception()
+    if future.cancelled():
+        return None
+    return future.exception()
 
 
 @contextmanager

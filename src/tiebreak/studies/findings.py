@@ -174,14 +174,18 @@ def plain(data: Any) -> Any:
         data = data.tolist()
     if isinstance(data, (list, tuple)):
         return [plain(value) for value in data]
-    return _number(data) if isinstance(data, float) else data
+    if isinstance(data, float):
+        return _number(data)
+    return data
 
 
 def _number(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{_DIGITS}g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+    if rounded.is_integer() and abs(rounded) < 2**53:
+        return int(rounded)
+    return rounded
 
 
 def _read(data: Any) -> Any:

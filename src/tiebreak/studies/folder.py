@@ -164,15 +164,24 @@ def write_files(
     if facts is None:
         facts = {name: fact for name, fact in manifest.items() if name != "files"}
     encoded = {name: _encoded(name, each, facts) for name, each in contents.items()}
-    foreign = [] if overwrite else _foreign(folder, encoded, manifest)
+    if overwrite:
+        foreign = []
+    else:
+        foreign = _foreign(folder, encoded, manifest)
     if foreign:
         raise ValueError(
             f"output={str(folder)!r} holds {', '.join(foreign)}, which no command wrote or which were changed since; "
             "choose another folder, or say --overwrite"
         )
-    outdated = [] if update else [n for n in manifest["files"] if n not in encoded]
+    if update:
+        outdated = []
+    else:
+        outdated = [n for n in manifest["files"] if n not in encoded]
     unchanged = set(outdated) - set(_foreign(folder, outdated, manifest))
-    files = manifest["files"] if update else {}
+    if update:
+        files = manifest["files"]
+    else:
+        files = {}
     files |= {name: checksum(content) for name, content in encoded.items()}
     encoded = {MANIFEST: _json({**facts, "files": files}), **encoded}
     with ExitStack() as stack:
@@ -232,7 +241,10 @@ def save(findings: Findings, folder: FilePath, overwrite: bool = False) -> list[
     >>> load(folder).verdict.word
     'Complete, inside the budget'
     """
-    origin = origin_of(findings.record) if "date" in findings.record else stamp()
+    if "date" in findings.record:
+        origin = origin_of(findings.record)
+    else:
+        origin = stamp()
     record = {"kind": findings.kind, **findings.record, **origin}
     contents: dict[str, Any] = {
         CONFIG: record,
@@ -297,7 +309,10 @@ def load(folder: FilePath) -> Findings:
 def changed_files(folder: Path, names: Iterable[str] | None = None) -> list[str]:
     """Those of the files, of all if none are named, that are not as the manifest lists them."""
     manifest = manifest_of(folder)
-    listed = manifest["files"] if names is None else names
+    if names is None:
+        listed = manifest["files"]
+    else:
+        listed = names
     return _foreign(folder, listed, manifest)
 
 

@@ -75,11 +75,9 @@ def _math(text: str) -> str:
         power = text[1:].removeprefix("^").translate(_SUPERSCRIPTS)
         return f"{_SYMBOLS[text[0]]}^{{{_math(power)}}}"
     if index := re.fullmatch(r"x_\{?(\w+?)(?:_(\w+))?\}?", text):
-        return (
-            f"x_{{{index[1]}}}"
-            if index[2] is None
-            else f"x_{{{index[1]}_{{{index[2]}}}}}"
-        )
+        if index[2] is None:
+            return f"x_{{{index[1]}}}"
+        return f"x_{{{index[1]}_{{{index[2]}}}}}"
     text = re.sub(
         r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+",
         lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}",
@@ -150,7 +148,9 @@ def as_latex(table: Table, label: str) -> str:
 def _place(i: int, column: Sequence[str], words: Sequence[str]) -> str:
     if i > 0 and column[0] not in words:
         return "r"
-    return "l" if max(map(len, column)) <= _LONG else rf"p{{{_LONG / 2:g}em}}"
+    if max(map(len, column)) <= _LONG:
+        return "l"
+    return rf"p{{{_LONG / 2:g}em}}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -224,7 +224,9 @@ def _cell(text: str) -> str:
 
 def _notes(texts: Iterable[str]) -> str:
     items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f'<ul class="notes">{items}</ul>' if items else ""
+    if items:
+        return f'<ul class="notes">{items}</ul>'
+    return ""
 
 
 def _origin(record: Facts) -> str:
@@ -266,4 +268,6 @@ def _value_text(value: Any) -> str:
         text = ", ".join(map(str, value))
     elif isinstance(value, int) and abs(value) > 9999:
         text = f"{value:,}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]} …"

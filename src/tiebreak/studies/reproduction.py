@@ -232,7 +232,9 @@ def _tables(experiment: Experiment, record: Facts, points: Columns) -> list[Tabl
 
 def _span(counts: Any) -> str:
     low, high = counts.min(), counts.max()
-    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+    if low == high:
+        return f"{low:,}"
+    return f"{low:,}–{high:,}"
 
 
 def _notes(experiment: Experiment, record: Facts, points: Columns) -> list[str]:
@@ -265,7 +267,10 @@ def fault_notes(faults: Sequence[str]) -> list[str]:
     """A sentence with the first faults; none if there are no faults."""
     if not faults:
         return []
-    more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
+    if len(faults) > 3:
+        more = f" (and {len(faults) - 3} more)"
+    else:
+        more = ""
     return [f"Runs that could not go on: {'; '.join(faults[:3])}{more}."]
 
 
@@ -310,13 +315,19 @@ def _verdict(experiment: Experiment, record: Facts, points: Columns) -> Verdict:
     if interrupted:
         answers.append("It was interrupted: methods may be missing or cut short.")
     good = most <= experiment.budget and not faults and not interrupted
-    word = "Complete, inside the budget" if good else "Not complete"
+    if good:
+        word = "Complete, inside the budget"
+    else:
+        word = "Not complete"
     return Verdict(word, good, question, answers)
 
 
 def _methods(value: Any) -> tuple[str, ...]:
     legal = f"must be different names among {', '.join(METHODS)}"
-    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str):
+        names = value.split(",")
+    else:
+        names = value
     if not isinstance(names, (list, tuple)):
         raise ValueError(f"methods={value!r} {legal}, at least one")
     keys = [str(name).strip().lower().replace("-", "_") for name in names]
@@ -343,7 +354,10 @@ def _start(value: Any) -> tuple[float, float]:
 
 def _noise(value: Any) -> float | tuple[float, float]:
     """One number, or two; a pair of equal ones is one."""
-    parts = value if isinstance(value, (list, tuple)) else [value]
+    if isinstance(value, (list, tuple)):
+        parts = value
+    else:
+        parts = [value]
     try:
         sigmas = [_moderate(part) for part in parts]
         if len(sigmas) not in (1, 2) or min(sigmas) < 0:
@@ -352,11 +366,16 @@ def _noise(value: Any) -> float | tuple[float, float]:
         raise ValueError(
             f"noise={value!r} must be a number from 0 to {_LARGEST:g}, or two: of f and of g"
         ) from None
-    return sigmas[0] if sigmas[0] == sigmas[-1] else (sigmas[0], sigmas[1])
+    if sigmas[0] == sigmas[-1]:
+        return sigmas[0]
+    return (sigmas[0], sigmas[1])
 
 
 def _moderate(value: Any) -> float:
-    number = math.nan if isinstance(value, (bool, str)) else float(value)
+    if isinstance(value, (bool, str)):
+        number = math.nan
+    else:
+        number = float(value)
     if not abs(number) <= _LARGEST:
         raise ValueError
     return number

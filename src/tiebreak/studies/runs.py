@@ -166,7 +166,9 @@ def solve(
 
 def _run(text: str, run: Callable[[], Result], sources: Sequence[Any]) -> Result:
     with unsaid():  # the tables report faults
-        return explained(text, sources, run) if in_files(sources) else run()
+        if in_files(sources):
+            return explained(text, sources, run)
+        return run()
 
 
 def problem_of(source: Source, arguments: Facts) -> Problem:

@@ -208,7 +208,9 @@ def _length(rows: Columns) -> str:
 def _swing(excess: Any) -> float | None:
     """The standard deviation of the excess over the last tenth of the steps; None if these are too few to tell."""
     last = excess[-max(1, len(excess) // 10) :]
-    return float(last.std()) if len(last) >= 10 else None
+    if len(last) >= 10:
+        return float(last.std())
+    return None
 
 
 def _change(name: str, losses: Any) -> str:

@@ -196,9 +196,9 @@ class Laws:
     @property
     def weight(self) -> Values:
         """P(N = k), up to a factor."""
-        return (
-            self.step_size * self.barrier if self.selection is None else self.selection
-        )
+        if self.selection is None:
+            return self.step_size * self.barrier
+        return self.selection
 
 
 def laws(

@@ -164,8 +164,12 @@ def _slope(schedule: Schedule, steps: int) -> float:
     if not isinstance(beta, Power):
         return 0.0
     if rho is None:
-        return beta.exponent if beta.start <= steps <= (beta.stop or steps) else 0.0
-    return (beta.exponent - rho.exponent) / 3 if isinstance(rho, Power) else 0.0
+        if beta.start <= steps <= (beta.stop or steps):
+            return beta.exponent
+        return 0.0
+    if isinstance(rho, Power):
+        return (beta.exponent - rho.exponent) / 3
+    return 0.0
 
 
 class Expectation(NamedTuple):

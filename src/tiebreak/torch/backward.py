@@ -15,8 +15,6 @@ from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
-
 from tiebreak.checks import floating
 from tiebreak.torch.distributed.layout import full_tensor
 from tiebreak.torch.gradients import (
@@ -25,6 +23,7 @@ from tiebreak.torch.gradients import (
     Gradients,
     NoGradient,
 )
+from torch import Tensor
 
 #: A number of the host, or a tensor without dimensions where the host would have to wait for it.
 Number: TypeAlias = float | Tensor
@@ -108,9 +107,15 @@ class BackwardPasses:
         self, level: str, closure: Closure, reference: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a closure, after its backward pass; `reference` is the reference's loss."""
-        name = "lower" if level == REFERENCE else level
+        if level == REFERENCE:
+            name = "lower"
+        else:
+            name = level
         loss = returned_loss(name, closure())
-        noted = None if level == REFERENCE else loss
+        if level == REFERENCE:
+            noted = None
+        else:
+            noted = loss
         try:
             with self.block(level, noted, reference, factor=1.0):
                 _propagate(name, loss)
@@ -231,7 +236,10 @@ class WeightedLoss:
     def __init__(self, number: Number, factor: Number) -> None:
         self.factor = factor
         self._number = number
-        self._version = number._version if isinstance(number, Tensor) else 0
+        if isinstance(number, Tensor):
+            self._version = number._version
+        else:
+            self._version = 0
 
     @property
     def number(self) -> Number:
@@ -354,7 +362,9 @@ class StepLosses:
 
 def loss_value(loss: Loss) -> Number | None:
     """Return a loss as one number, times its factor."""
-    return loss.value() if isinstance(loss, WeightedLoss) else loss
+    if isinstance(loss, WeightedLoss):
+        return loss.value()
+    return loss
 
 
 def loss_values(losses: Mapping[str, Loss]) -> dict[str, Number | None]:
@@ -378,7 +388,9 @@ def _number(value: Number) -> Number:
         number = full_tensor(number)
     if number.device.type == "cpu" and not torch.compiler.is_compiling():
         return float(number.item())
-    return number.reshape(()) if number.dim() else number
+    if number.dim():
+        return number.reshape(())
+    return number
 
 
 def _in_wide_precision(value: Any) -> Any:

@@ -17,15 +17,15 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
+import torch
 from tiebreak.checks import floating
 from tiebreak.methods import Method
 from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.distributed.consistency import fingerprint
 from tiebreak.torch.distributed.layout import is_dtensor, local_tensor
 from tiebreak.torch.step_info import Step, unknown_step
+from torch import Tensor
 
 VERSION = 1
 KEY = "tiebreak"  # of a group's text and of a parameter's flags; begins every name
@@ -129,7 +129,9 @@ class MergedState(ChainMap[Any, Any]):
 
     def __getitem__(self, p: Tensor) -> Any:
         base_state, entries = self.maps
-        return ChainMap(base_state[p], entries[p]) if p in entries else base_state[p]
+        if p in entries:
+            return ChainMap(base_state[p], entries[p])
+        return base_state[p]
 
     def __setitem__(self, p: Tensor, state: Any) -> None:
         self.maps[0][p] = _unpack_entries(state).base
@@ -456,13 +458,17 @@ def _check_entries(
 def _form(value: object, with_shape: bool) -> str:
     """Describe the type of a value and, if it is a tensor, its shape."""
     if not isinstance(value, Tensor):
-        return "a number" if _is_number(value) else f"a {type(value).__name__}"
+        if _is_number(value):
+            return "a number"
+        return f"a {type(value).__name__}"
     form = "numbers" if value.is_floating_point() else str(value.dtype)
     if value.is_complex():
         form = "complex numbers"
     if with_shape:
         form += f" of shape {tuple(value.shape)}"
-    return f"a DTensor of {form}" if is_dtensor(value) else f"a tensor of {form}"
+    if is_dtensor(value):
+        return f"a DTensor of {form}"
+    return f"a tensor of {form}"
 
 
 def _check_group_names(saved: Sequence[Values], groups: Sequence[Values]) -> None:
@@ -525,7 +531,9 @@ def _shape_beside(value: object, p: Tensor) -> str:
         return f"a {type(value).__name__}"
     if value.shape == p.shape:
         return "a tensor of the parameter's shape"
-    return "a tensor of one number" if value.numel() == 1 else "another tensor"
+    if value.numel() == 1:
+        return "a tensor of one number"
+    return "another tensor"
 
 
 def _read_reached(groups: Sequence[Values], count: int) -> list[bool]:

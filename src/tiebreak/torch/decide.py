@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
-
 from tiebreak import rules, tolerance
 from tiebreak.decision import Decision, WeightChoice, limited
 from tiebreak.decision import Measurement as ScalarMeasurement
@@ -21,6 +19,7 @@ from tiebreak.torch.backward import Loss, loss_values
 from tiebreak.torch.devices import copied, store
 from tiebreak.torch.distributed import Measurement
 from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, make_step
+from torch import Tensor
 
 #: A number of the host, a tensor without dimensions, or a scalar of the kernel writer.
 Scalar: TypeAlias = Any
@@ -156,7 +155,9 @@ class RuleMemory:
     @property
     def return_count(self) -> int:
         """How many times the model was set to its twin; waits for a device."""
-        return int(tolerance.return_count(self.current())) if self.values else 0
+        if self.values:
+            return int(tolerance.return_count(self.current()))
+        return 0
 
     def needs_return(self) -> bool:
         """Whether the model must be set to its twin; waits for a device."""
@@ -383,7 +384,9 @@ def find_nonfinite(
     if flag is None:
         return None
     if (home or flag.device).type == "cpu":
-        return True if bool(flag) else None
+        if bool(flag):
+            return True
+        return None
     return flag
 
 

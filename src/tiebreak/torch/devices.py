@@ -76,4 +76,6 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 def copy_value(value: object) -> Any:
     """Return a clone of a tensor, and anything else as it is."""
-    return value.clone() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.clone()
+    return value

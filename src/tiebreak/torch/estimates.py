@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
-
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.schedules import Parameters
 from tiebreak.torch.checkpoint import Entries
 from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.kernels.torch_passes import LOW_PRECISION, Row
+from torch import Tensor
 
 #: What an estimator remembers, by level and parameter.
 _Memory: TypeAlias = dict[str, dict[Tensor, tuple[Any, ...]]]
@@ -140,7 +139,9 @@ def _by_name(memories: Mapping[str, tuple[Any, ...]]) -> Entries:
 
 
 def _memory_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in LOW_PRECISION else dtype
+    if dtype in LOW_PRECISION:
+        return torch.float32
+    return dtype
 
 
 def _moved(value: object, p: Tensor, dtype: torch.dtype, copy: bool = False) -> Any:

@@ -8,10 +8,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import torch
 from tiebreak.decision import Tolerance
 from tiebreak.line_search import Finish, Totals, standard_error
 from tiebreak.line_search import finish as search_line
@@ -27,6 +26,7 @@ from tiebreak.torch.distributed.layout import (
 )
 from tiebreak.torch.model_copy import RandomState, release_gathered
 from tiebreak.torch.twin import set_mode
+from torch import Tensor, nn
 
 #: A model, or its state_dict: where the line begins.
 Anchor: TypeAlias = nn.Module | Mapping[str, Any]
@@ -53,7 +53,10 @@ def check_finish_arguments(lower: object, upper: object, steps: object) -> None:
     # The losses in a list were all made at the same parameters.
     is_lazy = isinstance(steps, Iterable) and not isinstance(steps, Sequence | Tensor)
     if steps is not None and not is_lazy:
-        text = repr(steps) if isinstance(steps, int | float) else type(steps).__name__
+        if isinstance(steps, int | float):
+            text = repr(steps)
+        else:
+            text = type(steps).__name__
         raise TypeError(
             f"finish(steps={text}): give an iterable that makes the lower loss of one batch at a time, such as "
             "steps=(loss(model, batch) for batch in batches)"
@@ -107,7 +110,10 @@ class Line:
         self._buffers = []
         for part in self._parts:
             for name, buffer in part._buffers.items():
-                value = None if buffer is None else _clone(buffer)
+                if buffer is None:
+                    value = None
+                else:
+                    value = _clone(buffer)
                 self._buffers.append((part, name, buffer, value))
 
     @torch.no_grad()
@@ -162,7 +168,9 @@ def _between(anchor: Tensor, end: Tensor, place: float, is_buffer: bool) -> Tens
     """
     begin = local_tensor(anchor.detach())
     if place in (0.0, 1.0):
-        return end if place else begin
+        if place:
+            return end
+        return begin
     begin = begin.to(end.device)
     is_number = end.is_floating_point() or end.is_complex()
     if begin.shape != end.shape or not is_number:
@@ -233,7 +241,10 @@ def finish_on_line(
         line.move_to(place)
         lower_loss = evaluate("lower", lower)
         differences = totals.differences("lower")
-        upper_loss = math.nan if upper is None else evaluate("upper", upper)
+        if upper is None:
+            upper_loss = math.nan
+        else:
+            upper_loss = evaluate("upper", upper)
         count = len(differences)
         means = ranks.mean([lower_loss, upper_loss, count, count**2], home)
         error = 0.0
@@ -392,7 +403,10 @@ def anchor_tensors(
         raise TypeError(
             "anchor=… needs the trained model: opt.finish(…, anchor=…, model=the trained model)"
         )
-    anchors = anchor if isinstance(anchor, list | tuple) else [anchor]
+    if isinstance(anchor, list | tuple):
+        anchors = anchor
+    else:
+        anchors = [anchor]
     if len(anchors) != len(modules):
         raise ValueError(
             f"the length of anchor= is {len(anchors)}; it must be that of model=, {len(modules)}"

@@ -14,10 +14,9 @@ from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import torch
 from tiebreak.options import START
 from tiebreak.torch.backward import Loss
 from tiebreak.torch.checkpoint import (
@@ -31,6 +30,7 @@ from tiebreak.torch.distributed.layout import (
     parts_of,
 )
 from tiebreak.torch.reference import Reference, missing_reference
+from torch import Tensor, nn
 
 #: Options of a parameter group, without its parameters.
 Options: TypeAlias = dict[str, Any]
@@ -112,7 +112,9 @@ class ModelCopy(Reference):
 
     def entries(self, p: Tensor) -> Entries:
         """Return what the copy keeps for a parameter."""
-        return {"copy": {"value": self.values[p]}} if p in self.values else {}
+        if p in self.values:
+            return {"copy": {"value": self.values[p]}}
+        return {}
 
     def placeholders(self, p: Tensor, state: Mapping[str, Any]) -> Entries:
         """Return zeros in the place of :meth:`entries`; `state` is what the base keeps for the parameter."""

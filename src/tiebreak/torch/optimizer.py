@@ -12,12 +12,11 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Literal, NamedTuple, Never, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
+import torch
 from tiebreak.estimators import Minibatch
 from tiebreak.line_search import Finish
 from tiebreak.methods import Method
@@ -84,6 +83,7 @@ from tiebreak.torch.nonfinite import (
 )
 from tiebreak.torch.step_info import READINGS, Step, unknown_step
 from tiebreak.torch.twin import Twin, TwinStep, check_equal_weights, set_mode
+from torch import Tensor, nn
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -252,11 +252,9 @@ class DynamicBarrier(Optimizer):
         tolerance = self.decision.tolerance
         if tolerance is None:
             return None
-        return (
-            f"{100 * tolerance.amount:.12g}%"
-            if tolerance.relative
-            else tolerance.amount
-        )
+        if tolerance.relative:
+            return f"{100 * tolerance.amount:.12g}%"
+        return tolerance.amount
 
     @tolerance.setter
     def tolerance(self, tolerance: float | str) -> None:

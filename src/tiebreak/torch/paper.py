@@ -3,13 +3,12 @@
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from tiebreak.methods import Method
 from tiebreak.options import training_method
 from tiebreak.torch.kernels import Passes
 from tiebreak.torch.nonfinite import is_plain_sgd
 from tiebreak.torch.optimizer import DynamicBarrier
+from torch import Tensor
 
 #: Options of ``torch.optim.SGD`` that would change the method.
 _SGD_OPTIONS = frozenset(
@@ -78,7 +77,9 @@ class SDBGD(DynamicBarrier):
         super().__init__(base, **options)
 
     def _step_size_law(self) -> Any:
-        return None if self._step_sizes is None else self._step_sizes.step_size
+        if self._step_sizes is None:
+            return None
+        return self._step_sizes.step_size
 
     def _learning_rates(self) -> list[Any]:
         # The law's value for the step, times the factor of a learning-rate scheduler.

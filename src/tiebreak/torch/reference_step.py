@@ -21,12 +21,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
+import torch
 from tiebreak.decision import Decision, Measurement, WeightChoice
 from tiebreak.tolerance import after_return, needs_return
+from torch import Tensor
 
 #: A loss of the current batch as a function of the parameters.
 Loss: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
@@ -154,7 +154,9 @@ def weighted_sum(
     """Return a u + b v for one parameter; None, if no loss reaches it, makes the base optimizer leave it alone."""
     weighted = ((a, u), (b, v))
     terms = [weight * gradient for weight, gradient in weighted if gradient is not None]
-    return torch.stack(terms).sum(dim=0) if terms else None
+    if terms:
+        return torch.stack(terms).sum(dim=0)
+    return None
 
 
 def move_twin(

@@ -9,16 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import torch
 from tiebreak.options import TWIN
 from tiebreak.torch.backward import Loss, loss_value
 from tiebreak.torch.checkpoint import KEY, Entries, as_json_values
 from tiebreak.torch.distributed.layout import Wrappers, is_dtensor, local_tensor
 from tiebreak.torch.gradients import GradientPairs
 from tiebreak.torch.model_copy import ModelCopy, Options, release_gathered
+from torch import Tensor, nn
 
 # The option in which schedule-free optimizers keep at which of two points the parameters are.
 _MODE = "train_mode"
@@ -180,7 +180,9 @@ class Twin(ModelCopy):
             for name, v in state.items()
         }
         entries = super().placeholders(p, state)
-        return entries | {"base": zeros} if zeros else entries
+        if zeros:
+            return entries | {"base": zeros}
+        return entries
 
     def group_options(self, i: int, group: Options) -> Options:
         """Return the options that differ from those of the base's group `i`: a base may count its steps there."""

@@ -156,7 +156,9 @@ class Comparison:
         names = listed("methods", self.methods, ["all"])
         has_all = any(isinstance(name, str) and name == "all" for name in names)
         unknown = any(p.problem.constants is None for p in self.compared_problems)
-        return OF_CONSTANTS if has_all and unknown else ()
+        if has_all and unknown:
+            return OF_CONSTANTS
+        return ()
 
     @property
     def contradictions(self) -> list[str]:
@@ -392,7 +394,9 @@ def engine_for(comparison: Comparison, engine: Engine) -> Engine:
             f"{', '.join(map(repr, objects))} cannot be sent to workers; give engine=None, or name what is in a module or "
             "a file: 'file.py:name'"
         )
-    return HERE if objects else engine
+    if objects:
+        return HERE
+    return engine
 
 
 def _budgets(value: Any) -> tuple[int, ...]:

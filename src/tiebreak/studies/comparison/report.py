@@ -93,7 +93,10 @@ def _best_table(result: ComparisonResult, budget: int) -> Table:
         second = np.sort(ends["ratio"])[1:2]
         runner_up = "–"
         if len(second) and np.isfinite(second[0]):
-            digits = ".1f" if second[0] < 1e4 else ".1e"
+            if second[0] < 1e4:
+                digits = ".1f"
+            else:
+                digits = ".1e"
             runner_up = format(second[0], digits)
         names = ", or ".join([best, *tied])
         steps = f"{ends['steps'][first]:,}"
@@ -123,11 +126,15 @@ def _value_table(result: ComparisonResult, budget: int) -> list[Table]:
             pairs = [start, *zip(ends["upper_value"], ends["lower_value"], strict=True)]
             rows.append([problem, *(" / ".join(map(_value, pair)) for pair in pairs)])
     title = f"f / g at the last iterate, at {calls(budget)}"
-    return [Table(title, ("problem", "start", *labels), rows)] if rows else []
+    if rows:
+        return [Table(title, ("problem", "start", *labels), rows)]
+    return []
 
 
 def _value(value: float) -> str:
-    return short(f"{value:.3g}") if np.isfinite(value) else "–"
+    if np.isfinite(value):
+        return short(f"{value:.3g}")
+    return "–"
 
 
 def verdict(result: ComparisonResult) -> Verdict:
@@ -171,12 +178,14 @@ def _how_compared(result: ComparisonResult) -> Iterator[str]:
     have_constants = [
         each.problem.constants is not None for each in c.compared_problems
     ]
-    units = (
-        ", in the problem's units, where L_f = L_g = G_f = 1"
-        if any(have_constants)
-        else ""
-    )
-    over = f"a mean over {c.runs} runs" if c.runs > 1 else "one run"
+    if any(have_constants):
+        units = ", in the problem's units, where L_f = L_g = G_f = 1"
+    else:
+        units = ""
+    if c.runs > 1:
+        over = f"a mean over {c.runs} runs"
+    else:
+        over = "one run"
     yield (
         "The residual is the larger of min over λ ≥ 0 of ‖∇f+λ∇g‖² and ‖∇g‖², exact at the last iterate"
         f"{units}; {over}. A method of which a run failed counts as never."
@@ -302,7 +311,10 @@ def _read_off(result: ComparisonResult) -> Iterator[str]:
     which = "methods that depend on the budget"
     if c.trials > 1:
         which = "those that depend on it, or whose step size does,"
-    apart_text = f"; {which} were run for each: {', '.join(apart)}" if apart else ""
+    if apart:
+        apart_text = f"; {which} were run for each: {', '.join(apart)}"
+    else:
+        apart_text = ""
     yield (
         "Smaller budgets are read off the run with the largest, which passes through the very same iterates"
         f"{apart_text}."
@@ -317,7 +329,10 @@ def _unequal(result: ComparisonResult) -> list[str]:
     texts = []
     for each in c.compared_problems:
         constants = each.problem.constants
-        ratio = 1.0 if constants is None else constants.L_g / constants.L_f
+        if constants is None:
+            ratio = 1.0
+        else:
+            ratio = constants.L_g / constants.L_f
         if not 0.7 < ratio < 1.4:
             texts.append(f"{each.label} (L_g/L_f = {ratio:.3g})")
     return texts

@@ -58,7 +58,9 @@ class Units:
             law = getattr(method.schedule, name)
             if law is not None and factor != 1:
                 changed[name] = _times(law, factor)
-        return method.replace(**changed) if changed else method
+        if changed:
+            return method.replace(**changed)
+        return method
 
 
 def _times(law: Law, factor: float) -> Law:

@@ -142,7 +142,9 @@ class Verification:
     @property
     def sizes(self) -> Sizes:
         """Numbers of steps, problems and draws."""
-        return _QUICK if self.quick else _FULL
+        if self.quick:
+            return _QUICK
+        return _FULL
 
     @property
     def command(self) -> str:
@@ -225,7 +227,9 @@ def _name(spec: Facts) -> str:
         return f"Near the worst case, {spec['worst']}"
     if "noise" in spec:
         return f"Random problem {spec['seed']}, {spec['dimension']} dimensions, {spec['noise']} noise"
-    return f"Rate, a = {spec['a']:g}" if "a" in spec else str(spec["label"])
+    if "a" in spec:
+        return f"Rate, a = {spec['a']:g}"
+    return str(spec["label"])
 
 
 def case_of(spec: Facts) -> Case:

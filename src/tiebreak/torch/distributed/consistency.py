@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
+import torch
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.torch.distributed.layout import Group, Layout, LayoutKind, local_tensor
 from tiebreak.torch.kernels.torch_passes import accumulation_dtype, squared_norm
+from torch import Tensor
 
 _STEPS = (0, 1, 10, 1000)  # steps at which functions of the step are compared
 _CHECK_INTERVAL = 64  # steps between two comparisons of single replicas
@@ -106,7 +106,9 @@ def _describe(setting: object) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             values = [_value(setting, step) for step in _STEPS]
-        return values if len(set(values)) > 1 else values[0]
+        if len(set(values)) > 1:
+            return values
+        return values[0]
     if setting is None or isinstance(setting, (Real, str)):
         return setting
     return type(setting).__name__

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, TypeVar
 
-import torch
 import torch.distributed as dist
+
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ def local_tensor(tensor: AnyTensor) -> AnyTensor:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return the whole tensor, on every rank."""
-    return tensor.full_tensor() if is_dtensor(tensor) else tensor
+    if is_dtensor(tensor):
+        return tensor.full_tensor()
+    return tensor
 
 
 def redistribute_like(grad: Tensor, parameter: Tensor) -> Tensor:

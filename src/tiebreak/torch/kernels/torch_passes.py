@@ -53,17 +53,23 @@ def directions(rows: Sequence[Row]) -> list[Tensor]:
 
 def device_context(device: torch.device) -> AbstractContextManager[object]:
     """Make `device` the current one, to which kernels are launched."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    if device.type == "cuda":
+        return torch.cuda.device(device)
+    return nullcontext()
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
     """The dtype of sums on a device: float64 if the device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    if device.type == "mps":
+        return torch.float32
+    return torch.float64
 
 
 def computation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of arithmetic on numbers of `dtype`, so that a sum is rounded once."""
-    return torch.float32 if dtype in LOW_PRECISION else dtype
+    if dtype in LOW_PRECISION:
+        return torch.float32
+    return dtype
 
 
 def as_vector(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -74,7 +80,9 @@ def as_vector(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The tensor in a dtype; faster than `to` if there is nothing to do."""
-    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+    if tensor.dtype == dtype:
+        return tensor
+    return tensor.to(dtype)
 
 
 def same_memory_order(tensors: Sequence[Tensor]) -> bool:
