@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import ENVIRONMENT, call
 
 import tiebreak
+from command import ENVIRONMENT, call
 from tiebreak import Status, minimize
 from tiebreak.studies.engines import opened
 from tiebreak.studies.store import Store

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import ENVIRONMENT, call
 
 import tiebreak
+from command import ENVIRONMENT, call
 from tiebreak import progress
 from tiebreak.progress import Line, Progress, Share, sparkline
 from tiebreak.solver.budget import first_cost

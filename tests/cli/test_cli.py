@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from command import call, interrupt, unread
 from typer.testing import CliRunner
 
 import tiebreak
 import tiebreak.studies.folder as folder_module
+from command import call, interrupt, unread
 from tiebreak.cli.app import app
 from tiebreak.cli.console import number, numbers
 from tiebreak.cli.reproduce import reproduce

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import NUMBERS, WORDS, inputs, limited
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from fuzzing import NUMBERS, WORDS, inputs, limited
 from tiebreak.cli.app import app
 from tiebreak.studies.comparison.problems import rehearse
 

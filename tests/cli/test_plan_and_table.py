@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import call, interrupt
 from typer.testing import CliRunner
 
+from command import call, interrupt
 from tiebreak import minimize, theory
 from tiebreak.cli.app import app
 from tiebreak.problems import paper

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-import torch
 from gallery import fashion, needs, report, training
 from gallery.command import app
 from gallery.example import Example, Metric, OwnMethod, Task

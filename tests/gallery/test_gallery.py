@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-import torch
 from gallery import EXAMPLES, get, training, work
 from gallery.command import app
 from gallery.example import Metric

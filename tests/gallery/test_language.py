@@ -6,8 +6,8 @@ import math
 import statistics
 
 import pytest
-
 import torch
+
 from gallery import canaries, get, language, language_samples, needs
 from gallery import language_learning as learning
 from gallery import unlearning_language as unlearning

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import torch
+from torch import nn
+
 from gallery import continual, fashion, figure, needs, pruning, sparsity
 from gallery.fashion import Images
 from gallery.methods import METHODS
 from gallery.rates import move, scheduled
 from gallery.training import Goal, train
-from torch import nn
 
 CLASSES = 10
 

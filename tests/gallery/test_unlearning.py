@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import torch as safetensors
+from torch import nn
 from torch.nn import functional as F
 
-import torch
 from gallery import get
 from gallery import unlearning_measures as measures
 from gallery.images import cifar10, images, shrunk
@@ -27,7 +28,6 @@ from gallery.unlearning_images import (
 )
 from gallery.unlearning_losses import METHODS, struck_out
 from tiebreak.torch import DynamicBarrier
-from torch import nn
 
 SMALL = Configuration(
     8, 300, 80, 120, Recipe(4, 4, 30, 0.05, 1), batch=20, steps=6, rate=0.01

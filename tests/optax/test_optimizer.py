@@ -9,7 +9,10 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+
+import tiebreak
 from jax_problem import (
     METHODS,
     PAPER,
@@ -20,9 +23,6 @@ from jax_problem import (
     random_problem,
     trajectory,
 )
-
-import optax
-import tiebreak
 from tiebreak import rules
 from tiebreak.optax import (
     dynamic_barrier,

@@ -7,13 +7,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_problem import Halved, evaluate, f, g
 
-import optax
 import tiebreak
+from jax_problem import Halved, evaluate, f, g
 from tiebreak import rules
 from tiebreak.optax import dynamic_barrier, from_method, log, measure, twin, with_twin
 from training import simple_method

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiebreak
+from command import call
 from tiebreak import Exact, FiniteSum, Gaussian, check_oracle
 from tiebreak.oracles.check_oracle import disagreements
 from tiebreak.problems import Problem, named

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 import pytest
-import reference
 
+import reference
 import tiebreak
 from tiebreak import Average, Gaussian, Method, Power, Schedule, Storm, methods, rules
 

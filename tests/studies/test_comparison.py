@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from typer.testing import CliRunner
 
 import tiebreak
+from command import call
 from tiebreak import Method, Power, minimize, rules
 from tiebreak.cli.app import app
 from tiebreak.methods import METHODS, NAMED, auto

@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiebreak
 from fuzzing import (
     DEEP,
     NUMBERS,
@@ -22,10 +26,6 @@ from fuzzing import (
     mangled,
     only_ours,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-import tiebreak
 from tiebreak.options import recorded
 from tiebreak.studies import Experiment, load, run
 from tiebreak.studies.findings import summary

@@ -13,10 +13,10 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-from browser import browser, look
-from command import call
 from matplotlib.figure import Figure
 
+from browser import browser, look
+from command import call
 from tiebreak.methods import METHODS
 from tiebreak.problems.paper import lower_value
 from tiebreak.studies import load

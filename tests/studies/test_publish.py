@@ -9,12 +9,12 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from command import call
 from matplotlib import mathtext, style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import tiebreak
+from command import call
 from tiebreak.methods import METHODS
 from tiebreak.studies import Comparison, Experiment, load, run
 from tiebreak.studies.charts import COLOURS, Axis, Chart, Mark, Series

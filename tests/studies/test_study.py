@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import call
 
+from command import call
 from tiebreak.studies import load
 from tiebreak.studies.folder import read_columns
 

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from command import call
 
+from command import call
 from tiebreak import minimize, problems
 from tiebreak.studies import Experiment, Verification, run, solving
 from tiebreak.studies.engines import checked_engine

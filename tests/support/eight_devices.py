@@ -11,11 +11,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import optax
 from tiebreak.optax import dynamic_barrier, measure, state_specs, with_twin
 from training import simple_method
 

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 import optax
+
 import tiebreak
 from tiebreak import rules
 from tiebreak.optax import measure

@@ -3,9 +3,9 @@
 import string
 
 import pytest
+import torch
 import transformers
 
-import torch
 from gallery.language_learning import Corpus
 
 LETTERS = string.ascii_letters + string.digits + " .,\n"

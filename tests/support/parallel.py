@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
@@ -39,7 +40,6 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-import torch
 from tiebreak.torch import SDBGD, DynamicBarrier
 from tiebreak.torch.decide import RuleMemory
 from training import simple_method

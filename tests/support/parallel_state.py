@@ -7,9 +7,24 @@ import itertools
 import sys
 import warnings
 
-import parallel
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, ShardingStrategy
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import parallel
 from parallel import (
     alone,
     batches,
@@ -25,21 +40,6 @@ from parallel import (
     train,
     whole,
 )
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, ShardingStrategy
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
-from torch.nn.parallel import DistributedDataParallel
-
-import torch
 from tiebreak.torch import DynamicBarrier, GrowingBatches
 from training import simple_method
 

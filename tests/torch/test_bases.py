@@ -8,10 +8,10 @@ import copy
 import warnings
 
 import pytest
+import torch
 from examples import two_base_optimizers
 from torch.nn import functional as F
 
-import torch
 from tiebreak.torch import DynamicBarrier
 from training import simple_method
 

@@ -10,13 +10,13 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import tiebreak
-import torch
 from tiebreak.torch import DynamicBarrier, GrowingBatches
 from training import simple_method
 

@@ -5,6 +5,7 @@ import json
 import warnings
 
 import pytest
+import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -12,7 +13,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-import torch
 from tiebreak.torch import CSVLog, DynamicBarrier
 from tiebreak.torch.checkpoint import KEY
 from training import simple_method

@@ -6,8 +6,8 @@ import math
 import warnings
 
 import pytest
-
 import torch
+
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
 from training import simple_method
 

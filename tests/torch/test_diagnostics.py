@@ -5,8 +5,8 @@ import math
 import random
 
 import pytest
-
 import torch
+
 from tiebreak.tolerance import Reading
 from tiebreak.torch import DynamicBarrier
 from tiebreak.torch.diagnostics import Diagnostics

@@ -2,8 +2,9 @@
 
 import os
 
-import parallel
 import pytest
+
+import parallel
 
 LONG = {
     "finished",

@@ -2,9 +2,10 @@
 
 import os
 
+import pytest
+
 import parallel
 import parallel_state
-import pytest
 
 LONG = {"more_references", "checkpoints"}
 NAMES = [

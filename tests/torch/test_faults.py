@@ -9,9 +9,9 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import tiebreak
-import torch
 from tiebreak import Average, Method, Power, Schedule, rules
 from tiebreak.torch import SDBGD, DynamicBarrier, Step
 from training import simple_method

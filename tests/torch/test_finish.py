@@ -8,13 +8,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_reference import data, fit, network, size
 
-import optax
-import torch
 from tiebreak import line_search
 from tiebreak.line_search import FARTHEST, KEPT_LIMIT, LEAST_MARGIN, Finish, search
 from tiebreak.optax import dynamic_barrier, finish, with_twin

@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-
 import torch
+
 from tiebreak import line_search
 from tiebreak import optax as tiebreak_optax
 from tiebreak.torch import DynamicBarrier

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 import torch
+
 from tiebreak.torch import DynamicBarrier
 from training import simple_method
 

@@ -11,8 +11,8 @@ import os
 import random
 
 import pytest
-
 import torch
+
 from tiebreak import methods
 from tiebreak.torch import DynamicBarrier
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import NUMBERS, VALUES, damaged, inputs, mangled, only_ours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,6 +22,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+
+from fuzzing import NUMBERS, VALUES, damaged, inputs, mangled, only_ours
 
 torch = pytest.importorskip("torch")
 

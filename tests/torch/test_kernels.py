@@ -8,10 +8,10 @@ import os
 import sys
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import torch
 from tiebreak import rules
 from tiebreak.torch import SDBGD, DynamicBarrier, kernels
 from tiebreak.torch.kernels import PassEngines, torch_passes

@@ -13,8 +13,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
-
 import torch
+
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier, Log, Step, loggers
 from training import simple_method
 

@@ -10,7 +10,6 @@ import os
 import warnings
 
 import pytest
-
 import torch
 
 CUDA = torch.cuda.is_available()

@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiebreak
-import torch
 from tiebreak import rules
 from tiebreak.torch import SDBGD, DynamicBarrier, Step
 from training import simple_method

@@ -8,9 +8,9 @@ import pickle
 import warnings
 
 import pytest
+import torch
 from torch.nn import functional as F
 
-import torch
 from tiebreak.torch import SDBGD, CSVLog, DynamicBarrier
 from training import simple_method
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from fuzzing import inputs
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fuzzing import inputs
 
 torch = pytest.importorskip("torch")
 

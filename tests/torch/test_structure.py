@@ -5,8 +5,9 @@ import itertools
 import sys
 from pathlib import Path
 
-import tiebreak.torch
 import torch
+
+import tiebreak.torch
 
 MOST_MODULES = 15
 MOST_CHANGES = 60

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from functools import partial
 
 import pytest
-
 import torch
+
 from tiebreak.torch import SDBGD, DynamicBarrier
 from training import simple_method
 

@@ -1,12 +1,12 @@
 """Real, if small, training: a CNN and a transformer on scikit-learn's digits, a sparsity loss beside cross-entropy."""
 
 import pytest
+import torch
 from sklearn.datasets import load_digits
+from torch import nn
 from torch.nn import functional
 
-import torch
 from tiebreak.torch import DynamicBarrier
-from torch import nn
 from training import simple_method
 
 

@@ -3,8 +3,8 @@
 import copy
 
 import pytest
-
 import torch
+
 from tiebreak.torch import DynamicBarrier
 from training import simple_method
 

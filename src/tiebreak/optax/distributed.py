@@ -318,7 +318,10 @@ def checked_axes(axis_name: Name, param_specs: Tree = None) -> Axes:
         if param_specs is not None:
             raise ValueError("param_specs has no effect without axis_name=")
         return Axes()
-    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    if isinstance(axis_name, (tuple, list)):
+        names = axis_name
+    else:
+        names = (axis_name,)
     if not names or len(set(names)) < len(names):
         raise ValueError(
             f"axis_name={axis_name!r} must be the name of a mapped axis, or several names, each once"

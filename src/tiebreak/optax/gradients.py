@@ -133,7 +133,9 @@ def combine(
     The weights are (a, b). A `shift` of None stands for 0.
     """
 
-    factors = () if shift is None else powers(shift)
+    factors: Leaves = ()
+    if shift is not None:
+        factors = powers(shift)
 
     def direction(upper: Any, lower: Any, leaf: Any) -> Any:
         if not differentiable(leaf):

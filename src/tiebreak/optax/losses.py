@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
-import optax
 from tiebreak.decision import Decision
 from tiebreak.optax.distributed import Axes, checked_axes, size, varying
 from tiebreak.optax.gradients import Tree, check_number
@@ -156,7 +156,10 @@ def checked_losses(
         losses["reference_value"] = reference(state.count)
     elif reference is not None:
         if reference_value is None:
-            loss = "the lower loss at state.start" if reference == START else "a loss"
+            if reference == START:
+                loss = "the lower loss at state.start"
+            else:
+                loss = "a loss"
             raise TypeError(
                 f"reference={reference!r} needs update(…, reference_value=…), {loss} on this batch"
             )

@@ -94,7 +94,10 @@ def reference_law(reference: Any) -> Law | None:
             f"reference has shape {np.shape(reference)}; it must be one number, or a loss for each step"
         )
     else:
-        losses = reference if np.ndim(reference) else [reference]
+        if np.ndim(reference):
+            losses = reference
+        else:
+            losses = [reference]
         steps = list(range(len(losses)))
     if not steps:
         raise ValueError(

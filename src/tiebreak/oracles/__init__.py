@@ -1,7 +1,7 @@
-"""Objectives as oracles: sampling is separate from evaluation."""
+"""Objectives as oracles: sampling is separate from evaluation. Users import these names from :mod:`tiebreak`."""
 
-from tiebreak.oracles.finite_sum import FiniteSum
+from tiebreak.oracles.finite_sum import FiniteSum as FiniteSum
 from tiebreak.oracles.sampling import Array as Array
-from tiebreak.oracles.sampling import Exact, Gaussian, Oracle
-
-__all__ = ["Exact", "FiniteSum", "Gaussian", "Oracle"]
+from tiebreak.oracles.sampling import Exact as Exact
+from tiebreak.oracles.sampling import Gaussian as Gaussian
+from tiebreak.oracles.sampling import Oracle as Oracle

@@ -144,7 +144,10 @@ def make_reference(
     trained = {id(p) for group in base.param_groups for p in group["params"]}
     source = _make_reference(GIVEN if reference is None else reference, modules)
     if source.needs_model and not modules:
-        role = "trained" if reference == TWIN else "kept"
+        if reference == TWIN:
+            role = "trained"
+        else:
+            role = "kept"
         raise ValueError(
             f'reference="{reference}" needs the model whose copy is {role}: '
             f'reference="{reference}", model=model; for bare parameters model=torch.nn.ParameterList(parameters)'
@@ -196,7 +199,10 @@ def modules_of(model: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module
     """Return the modules of a `model=` argument: one module, or several in a list or tuple."""
     if model is None:
         return ()
-    modules = tuple(model) if isinstance(model, (list, tuple)) else (model,)
+    if isinstance(model, (list, tuple)):
+        modules = tuple(model)
+    else:
+        modules = (model,)
     for module in modules:
         if not isinstance(module, nn.Module):
             raise TypeError(

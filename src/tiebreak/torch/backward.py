@@ -15,6 +15,8 @@ from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
+
 from tiebreak.checks import floating
 from tiebreak.torch.distributed.layout import full_tensor
 from tiebreak.torch.gradients import (
@@ -23,7 +25,6 @@ from tiebreak.torch.gradients import (
     Gradients,
     NoGradient,
 )
-from torch import Tensor
 
 #: A number of the host, or a tensor without dimensions where the host would have to wait for it.
 Number: TypeAlias = float | Tensor

@@ -17,15 +17,15 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-
 import torch
+from torch import Tensor
+
 from tiebreak.checks import floating
 from tiebreak.methods import Method
 from tiebreak.torch.diagnostics import warn_at_caller
 from tiebreak.torch.distributed.consistency import fingerprint
 from tiebreak.torch.distributed.layout import is_dtensor, local_tensor
 from tiebreak.torch.step_info import Step, unknown_step
-from torch import Tensor
 
 VERSION = 1
 KEY = "tiebreak"  # of a group's text and of a parameter's flags; begins every name
@@ -147,7 +147,10 @@ def as_json_values(owner: str, values: Values) -> Values:
     """Return values that JSON takes, a tensor of one element as its number; refuse others by name."""
     converted = {}
     for name, value in values.items():
-        converted[name] = value.tolist() if isinstance(value, Tensor) else value
+        if isinstance(value, Tensor):
+            converted[name] = value.tolist()
+        else:
+            converted[name] = value
         try:
             json.dumps(converted[name])
         except TypeError:
@@ -399,7 +402,10 @@ def _divide(state: Values, own_groups: Sequence[Values]) -> _Checkpoint:
 
 def _require(name: str, value: object, legal: str, holds: bool) -> None:
     if not holds:
-        text = value if isinstance(value, str) else repr(value)
+        if isinstance(value, str):
+            text = value
+        else:
+            text = repr(value)
         raise ValueError(f"in this state {name} is {text[:200]}; it must be {legal}")
 
 
@@ -461,7 +467,10 @@ def _form(value: object, with_shape: bool) -> str:
         if _is_number(value):
             return "a number"
         return f"a {type(value).__name__}"
-    form = "numbers" if value.is_floating_point() else str(value.dtype)
+    if value.is_floating_point():
+        form = "numbers"
+    else:
+        form = str(value.dtype)
     if value.is_complex():
         form = "complex numbers"
     if with_shape:
@@ -494,9 +503,10 @@ def _check_options(
             elif isinstance(current, tuple):
                 holds = isinstance(value, (tuple, list)) and len(value) == len(current)
                 holds = holds and all(map(_is_number, value))
-            legal = (
-                "a number, as the base's is" if _is_number(current) else repr(current)
-            )
+            if _is_number(current):
+                legal = "a number, as the base's is"
+            else:
+                legal = repr(current)
             _require(f"{owner} option {name}", value, legal, holds)
 
 
@@ -516,7 +526,10 @@ def _check_alike(
             value = state.get(name)
             if value is not None:
                 is_tensor = isinstance(value, Tensor)
-                types[name][i] = "a tensor" if is_tensor else _form(value, False)
+                if is_tensor:
+                    types[name][i] = "a tensor"
+                else:
+                    types[name][i] = _form(value, False)
             if p.numel() > 1:
                 shapes[name, p.dim()][i] = _shape_beside(value, p)
     for forms in (*types.values(), *shapes.values()):

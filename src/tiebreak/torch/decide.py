@@ -6,10 +6,12 @@ what no kernel can: a rule of the user's own, a gradient scaler.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
+
 from tiebreak import rules, tolerance
 from tiebreak.decision import Decision, WeightChoice, limited
 from tiebreak.decision import Measurement as ScalarMeasurement
@@ -19,7 +21,6 @@ from tiebreak.torch.backward import Loss, loss_values
 from tiebreak.torch.devices import copied, store
 from tiebreak.torch.distributed import Measurement
 from tiebreak.torch.step_info import PRODUCTS, READINGS, Step, make_step
-from torch import Tensor
 
 #: A number of the host, a tensor without dimensions, or a scalar of the kernel writer.
 Scalar: TypeAlias = Any
@@ -140,7 +141,10 @@ class RuleMemory:
 
         A number that is not finite must not stay, whatever the policy about such steps is.
         """
-        values = memory._asdict() if isinstance(memory, Memory) else {}
+        if isinstance(memory, Memory):
+            values = memory._asdict()
+        else:
+            values = {}
         if not any(isinstance(value, Tensor) for value in values.values()):
             if all(map(math.isfinite, values.values())):
                 self.values.update(values)
@@ -174,8 +178,14 @@ class RuleMemory:
     def check(self, state: dict[str, Any]) -> None:
         """Raise ValueError if this state cannot be loaded."""
         if bool(state) != bool(self.values):
-            saved = "with" if state else "without"
-            current = "with" if self.values else "without"
+            if state:
+                saved = "with"
+            else:
+                saved = "without"
+            if self.values:
+                current = "with"
+            else:
+                current = "without"
             raise ValueError(
                 f"the state was saved {saved} tolerance=, and this optimizer was made {current} it"
             )
@@ -259,7 +269,10 @@ class Decider:
         numbers: dict[str, Any] = _decision_losses(decision, values)
         for name, value in numbers.items():
             if isinstance(value, Tensor):
-                numbers[name] = float(value) if on_host else value.to(products)
+                if on_host:
+                    numbers[name] = float(value)
+                else:
+                    numbers[name] = value.to(products)
         skip: Tensor | None = None
         if checks_finite:
             inputs = [products, *numbers.values(), measured.twin_squared_norm]
@@ -269,7 +282,9 @@ class Decider:
             if isinstance(flag, bool):
                 return None
             skip = flag
-        read = Tensor.tolist if on_host else Tensor.unbind
+        read: Callable[[Tensor], Sequence[Any]] = Tensor.unbind
+        if on_host:
+            read = Tensor.tolist
         rule_row = row = read(products)
         if measured.rule_products is not products:
             rule_row = read(measured.rule_products)
@@ -323,7 +338,10 @@ class Decider:
         home = measured.products.device
         if self._kernels is None or self._kernels.device != home:
             self._kernels = DecisionKernels(home)
-        state = memory.tensor_on(home) if decision.tolerance is not None else None
+        if decision.tolerance is not None:
+            state = memory.tensor_on(home)
+        else:
+            state = None
         output = self._kernels.decide(
             decision,
             parameters,
@@ -371,14 +389,20 @@ def find_nonfinite(
     found_inf : tensor, optional
         What a gradient scaler found: not 0 if a gradient is not finite.
     """
-    flag = None if found_inf is None else found_inf.reshape(()) != 0
+    if found_inf is None:
+        flag = None
+    else:
+        flag = found_inf.reshape(()) != 0
     home: torch.device | None = None
     for value in values:
         if isinstance(value, Tensor) and home is None:
             home = value.device
         if isinstance(value, Tensor) and value.device.type != "cpu":
             nonfinite = ~torch.isfinite(value).all()
-            flag = nonfinite if flag is None else flag.to(nonfinite.device) | nonfinite
+            if flag is None:
+                flag = nonfinite
+            else:
+                flag = flag.to(nonfinite.device) | nonfinite
         elif value is not None and not _is_finite(value):
             return True
     if flag is None:
@@ -392,5 +416,6 @@ def find_nonfinite(
 
 def _is_finite(value: Tensor | float) -> bool:
     # Python checks a few numbers faster than torch does.
-    numbers = value.reshape(-1).tolist() if isinstance(value, Tensor) else (value,)
-    return all(map(math.isfinite, numbers))
+    if isinstance(value, Tensor):
+        return all(map(math.isfinite, value.reshape(-1).tolist()))
+    return math.isfinite(value)

@@ -129,7 +129,10 @@ class Diagnostics:
             self._rest_step = step
             self._rest_excess = excess
         rested = step - self._rest_step
-        steps, share = HOPELESS_STEPS if excess > HOPELESS_EXCESS else STALLED_STEPS
+        if excess > HOPELESS_EXCESS:
+            steps, share = HOPELESS_STEPS
+        else:
+            steps, share = STALLED_STEPS
         if rested < max(steps, share * step):
             return ""
         return (
@@ -315,7 +318,10 @@ class GradientNoise:
         square = self._squares[-1]
         if capturing(square.device):
             return
-        scale = 1.0 if inverse_scale is None else 1 / float(inverse_scale)
+        if inverse_scale is None:
+            scale = 1.0
+        else:
+            scale = 1 / float(inverse_scale)
         share = self.share(scale)
         if share is None or not batch_alone or share <= HIGH_NOISE:
             return

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
+
 from tiebreak.estimators import Estimator, Minibatch
 from tiebreak.schedules import Parameters
 from tiebreak.torch.checkpoint import Entries
 from tiebreak.torch.gradients import LEVELS, Gradients
 from tiebreak.torch.kernels.torch_passes import LOW_PRECISION, Row
-from torch import Tensor
 
 #: What an estimator remembers, by level and parameter.
 _Memory: TypeAlias = dict[str, dict[Tensor, tuple[Any, ...]]]
@@ -72,7 +73,10 @@ class Estimates:
         # What is remembered of a frozen parameter moves it no more.
         if not p.requires_grad or (grad is None and memory is None):
             return None
-        batch = torch.zeros_like(p) if grad is None else grad
+        if grad is None:
+            batch = torch.zeros_like(p)
+        else:
+            batch = grad
         fresh = batch.to(_memory_dtype(batch.dtype))
         if inverse_scale is not None:
             fresh = fresh * inverse_scale.to(device=fresh.device, dtype=fresh.dtype)

@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import torch
 from tiebreak.decision import Tolerance
 from tiebreak.line_search import Finish, Totals, standard_error
 from tiebreak.line_search import finish as search_line
@@ -26,7 +27,6 @@ from tiebreak.torch.distributed.layout import (
 )
 from tiebreak.torch.model_copy import RandomState, release_gathered
 from tiebreak.torch.twin import set_mode
-from torch import Tensor, nn
 
 #: A model, or its state_dict: where the line begins.
 Anchor: TypeAlias = nn.Module | Mapping[str, Any]

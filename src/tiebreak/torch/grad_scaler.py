@@ -48,5 +48,8 @@ def inspect_gradients(scaler: GradScaler, optimizer: Optimizer) -> tuple[Any, An
     """
     is_scaled = scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
     found_inf = scaler._check_inf_per_device(optimizer)
-    scale = scaler._get_scale_async() if is_scaled else None
+    if is_scaled:
+        scale = scaler._get_scale_async()
+    else:
+        scale = None
     return scale, sum(found_inf.values())

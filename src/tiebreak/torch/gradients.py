@@ -91,7 +91,10 @@ class Gradients:
             is_first = not stored
             reset = self._ranks.reset_parameters
             for p in parameters:
-                p.grad = None if p in reset else stored.pop(id(p), None)
+                if p in reset:
+                    p.grad = None
+                else:
+                    p.grad = stored.pop(id(p), None)
         if is_first:
             self._before_block = [_NO_VERSION] * len(parameters)
         else:
@@ -105,7 +108,10 @@ class Gradients:
         for p in self._ranks.reset_parameters:
             before = self._stored[level].pop(id(p), None)
             if before is not None:
-                p.grad = before if p.grad is None else p.grad.add_(before)
+                if p.grad is None:
+                    p.grad = before
+                else:
+                    p.grad = p.grad.add_(before)
         # Another rank may have some.
         if self._versions() == self._before_block and self._ranks.alone:
             self.clear()
@@ -158,7 +164,10 @@ class Gradients:
         if not self._after_block or torch.compiler.is_compiling():
             return
         before = self._sample
-        after = None if before is None else self._sample_norms()
+        if before is None:
+            after = None
+        else:
+            after = self._sample_norms()
         if before is not None and after is not None:
             # The all-reduce of the step reports the change on every rank.
             changed = torch.ones((), dtype=torch.bool, device=before.device)
@@ -283,7 +292,10 @@ class Gradients:
             return
         lowers = self.of("lower", parameters)
         for p, upper, lower in zip(parameters, uppers, lowers, strict=True):
-            p.grad = lower if upper is None else upper
+            if upper is None:
+                p.grad = lower
+            else:
+                p.grad = upper
 
     def stored(self) -> list[Tensor]:
         """Return the gradients that are not in ``.grad``."""

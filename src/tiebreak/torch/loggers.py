@@ -103,8 +103,14 @@ class _Writer:
 
     def enqueue(self, step: int, seconds: float, info: Step, is_due: bool) -> None:
         """Start to copy a step to the host; of a step that is not due only `skipped`."""
-        self._newest = None if is_due else (step, seconds, info)
-        fields = info._asdict() if is_due else {"skipped": info.skipped}
+        if is_due:
+            self._newest = None
+        else:
+            self._newest = (step, seconds, info)
+        if is_due:
+            fields = info._asdict()
+        else:
+            fields = {"skipped": info.skipped}
         tensors = {name: value for name, value in fields.items() if value is not None}
         values = torch.cat(
             [v.reshape(1).to(info.multiplier.device) for v in tensors.values()]
@@ -333,7 +339,10 @@ class _LoggerWriter(_Writer):
             logger.log_metrics(numbers, step=step)
         else:
             numbers[f"{self._prefix}step"] = step
-            options = {"step": step} if self._numbered else {}
+            if self._numbered:
+                options = {"step": step}
+            else:
+                options = {}
             logger.log(numbers, **options)
 
 

@@ -14,9 +14,10 @@ from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import torch
 from tiebreak.options import START
 from tiebreak.torch.backward import Loss
 from tiebreak.torch.checkpoint import (
@@ -30,7 +31,6 @@ from tiebreak.torch.distributed.layout import (
     parts_of,
 )
 from tiebreak.torch.reference import Reference, missing_reference
-from torch import Tensor, nn
 
 #: Options of a parameter group, without its parameters.
 Options: TypeAlias = dict[str, Any]
@@ -145,7 +145,10 @@ def check_separate_memory(parameters: Iterable[Tensor]) -> None:
     """Raise ValueError if two parameters share memory: values of their own would part them."""
     shapes: dict[int, tuple[int, ...]] = {}
     for p in parameters:
-        place = local_tensor(p).data_ptr() if local_tensor(p).numel() else 0
+        if local_tensor(p).numel():
+            place = local_tensor(p).data_ptr()
+        else:
+            place = 0
         if place in shapes:
             raise ValueError(
                 f"two parameters of shapes {shapes[place]} and {tuple(p.shape)} share their memory, which a copy of the "
@@ -324,7 +327,10 @@ def _name(module: nn.Module, name: str) -> str:
     kind = next(
         c.__name__ for c in type(module).__mro__ if not c.__name__.startswith("FSDP")
     )
-    shape = [] if buffer is None else list(buffer.shape)
+    if buffer is None:
+        shape = []
+    else:
+        shape = list(buffer.shape)
     return f"{kind}.{name}{shape}"
 
 

@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-import torch
 from tiebreak.checks import one_of
 from tiebreak.torch.devices import HostCopy, capturing
 from tiebreak.torch.diagnostics import warn_at_caller
-from torch import Tensor
 
 _MANY_SKIPS = 50  # steps in a row that were not made: nothing is being trained
 # torch has each of these in one kernel that takes a flag to skip the step.
@@ -203,7 +203,10 @@ def choose_fused(base: Optimizer) -> None:
     if ready == is_fused:
         return
     for group in groups:
-        group["fused"] = True if ready else None
+        if ready:
+            group["fused"] = True
+        else:
+            group["fused"] = None
     # torch's own constructor sets this attribute.
     base._step_supports_amp_scaling = ready  # type: ignore[attr-defined]  # torch does not declare it
     for p in parameters:

@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Literal, NamedTuple, Never, TypeVar, cast
 
+import torch
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-import torch
 from tiebreak.estimators import Minibatch
 from tiebreak.line_search import Finish
 from tiebreak.methods import Method
@@ -83,7 +84,6 @@ from tiebreak.torch.nonfinite import (
 )
 from tiebreak.torch.step_info import READINGS, Step, unknown_step
 from tiebreak.torch.twin import Twin, TwinStep, check_equal_weights, set_mode
-from torch import Tensor, nn
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -206,7 +206,10 @@ class DynamicBarrier(Optimizer):
             allowance = replace(decision.tolerance, same_batch=same_batch)
             decision = replace(decision, tolerance=allowance)
         row = decision.method
-        self.schedule = Schedule() if row is None else training_schedule(row)
+        if row is None:
+            self.schedule = Schedule()
+        else:
+            self.schedule = training_schedule(row)
         self.ranks = Ranks(process_group, sharded, modules)
         self.nonfinite = NonfiniteGuard(nonfinite)
         self.base = base
@@ -643,7 +646,10 @@ class DynamicBarrier(Optimizer):
             measured = measured._replace(noise=noise)
         incomplete = not self.gradients.finished.issuperset(LEVELS)
         tolerance = self.decision.tolerance
-        changing = [] if tolerance is None else [tolerance.amount, tolerance.relative]
+        if tolerance is None:
+            changing = []
+        else:
+            changing = [tolerance.amount, tolerance.relative]
         replicas = ranks.replicas_to_compare(self.count)
         replica_gradients = None
         if replicas:
@@ -669,7 +675,10 @@ class DynamicBarrier(Optimizer):
     def _on_one_rank(self, measured: Measurement, to_host: bool) -> Measurement:
         products = measured.products[0]
         is_same = measured.rule_products is measured.products
-        rule_products = products if is_same else measured.rule_products[0]
+        if is_same:
+            rule_products = products
+        else:
+            rule_products = measured.rule_products[0]
         if products.device.type == "cpu":
             to_host = False
         if to_host and is_same:

@@ -3,12 +3,14 @@
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from tiebreak.methods import Method
 from tiebreak.options import training_method
+from tiebreak.schedules import Schedule
 from tiebreak.torch.kernels import Passes
 from tiebreak.torch.nonfinite import is_plain_sgd
 from tiebreak.torch.optimizer import DynamicBarrier
-from torch import Tensor
 
 #: Options of ``torch.optim.SGD`` that would change the method.
 _SGD_OPTIONS = frozenset(
@@ -71,9 +73,11 @@ class SDBGD(DynamicBarrier):
             raise ValueError(
                 f"lr=None and the schedule of {row.name!r} sets no step_size: give one of them"
             )
-        first_rate = schedule.at(0).step_size if lr is None else lr
-        base = torch.optim.SGD(params, lr=first_rate)
-        self._step_sizes = schedule if lr is None else None
+        self._step_sizes: Schedule | None = None
+        if lr is None:
+            self._step_sizes = schedule
+            lr = float(schedule.at(0).step_size)
+        base = torch.optim.SGD(params, lr=lr)
         super().__init__(base, **options)
 
     def _step_size_law(self) -> Any:

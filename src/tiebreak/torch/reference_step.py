@@ -21,12 +21,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-import torch
 from tiebreak.decision import Decision, Measurement, WeightChoice
 from tiebreak.tolerance import after_return, needs_return
-from torch import Tensor
 
 #: A loss of the current batch as a function of the parameters.
 Loss: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
@@ -89,7 +89,10 @@ def reference_step(
         return StepResult(memory, upper_loss, measurement, None)
 
     # decide:  λ = rule(fg, gg, β, ρ, …), or the tolerance rule's λ; from it a and b
-    laws = None if decision.method is None else decision.method.schedule.at(step)
+    if decision.method is None:
+        laws = None
+    else:
+        laws = decision.method.schedule.at(step)
     choice = decision(laws, measurement, memory)
     a = choice.upper_weight
     b = choice.lower_weight
@@ -100,9 +103,15 @@ def reference_step(
     pairs = zip(upper_gradient, lower_gradient, strict=True)
     direction = [weighted_sum(a, u, b, v) for u, v in pairs]
     length = inner_product(direction, direction) ** 0.5
-    factor = 1.0 if max_norm is None or length <= max_norm else max_norm / length
+    if max_norm is None or length <= max_norm:
+        factor = 1.0
+    else:
+        factor = max_norm / length
     for x, d in zip(parameters, direction, strict=True):
-        x.grad = None if d is None else factor * d
+        if d is None:
+            x.grad = None
+        else:
+            x.grad = factor * d
     base.step()
 
     # move the twin; set the model to the twin if many steps on g alone did not bring the model back

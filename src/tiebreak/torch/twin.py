@@ -9,16 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import torch
 from tiebreak.options import TWIN
 from tiebreak.torch.backward import Loss, loss_value
 from tiebreak.torch.checkpoint import KEY, Entries, as_json_values
 from tiebreak.torch.distributed.layout import Wrappers, is_dtensor, local_tensor
 from tiebreak.torch.gradients import GradientPairs
 from tiebreak.torch.model_copy import ModelCopy, Options, release_gathered
-from torch import Tensor, nn
 
 # The option in which schedule-free optimizers keep at which of two points the parameters are.
 _MODE = "train_mode"

@@ -304,7 +304,10 @@ class Ranks:
             totals.get("twin"),
             None if noise is None else noise_over_ranks(noise),
         )
-        found_inf = None if report.found_inf is None else fields["found_inf"] > 0
+        if report.found_inf is None:
+            found_inf = None
+        else:
+            found_inf = fields["found_inf"] > 0
         return measured, found_inf
 
     def _facts(
@@ -401,9 +404,15 @@ def _sharded_by_group(sharded: Any, group: Group) -> Sharded:
     """Return the parameters of `sharded=` by process group."""
     if sharded is None or sharded is False:
         return {}
-    by_group = dict(sharded) if isinstance(sharded, Mapping) else {group: sharded}
+    if isinstance(sharded, Mapping):
+        by_group = dict(sharded)
+    else:
+        by_group = {group: sharded}
     for key, chosen in by_group.items():
-        parameters = [] if chosen is True else [None]
+        if chosen is True:
+            parameters = []
+        else:
+            parameters = [None]
         if isinstance(chosen, Iterable) and not isinstance(chosen, Tensor):
             parameters = by_group[key] = list(chosen)
         are_tensors = all(isinstance(p, Tensor) for p in parameters)

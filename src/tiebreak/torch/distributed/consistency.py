@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
-
 import torch
+import torch.distributed as dist
+from torch import Tensor
+
 from tiebreak.methods import Method
 from tiebreak.schedules import Schedule
 from tiebreak.torch.distributed.layout import Group, Layout, LayoutKind, local_tensor
 from tiebreak.torch.kernels.torch_passes import accumulation_dtype, squared_norm
-from torch import Tensor
 
 _STEPS = (0, 1, 10, 1000)  # steps at which functions of the step are compared
 _CHECK_INTERVAL = 64  # steps between two comparisons of single replicas
@@ -219,7 +219,10 @@ def fingerprint(numbers: Iterable[float | None]) -> float:
     generator = random.Random(0)
     total = 0.0
     for number in numbers:
-        value = 2.0 if number is None else float(number)
+        if number is None:
+            value = 2.0
+        else:
+            value = float(number)
         total += (0.5 + generator.random()) * (value / (1 + abs(value)))
     return total
 
@@ -307,7 +310,10 @@ def noise_over_ranks(sums: Tensor) -> Tensor:
 
 def raise_for(doubts: Sequence[float], late: bool = False) -> None:
     """Raise if the ranks do not fit together; `late` if a step was made meanwhile."""
-    outcome = "a step was made with them" if late else "the step was not made"
+    if late:
+        outcome = "a step was made with them"
+    else:
+        outcome = "the step was not made"
     for doubt, error in zip(doubts, _ERRORS.values(), strict=True):
         if doubt:
             raise RuntimeError(error.replace("{outcome}", outcome))

@@ -8,9 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, TypeVar
 
-import torch.distributed as dist
-
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -179,7 +178,10 @@ def flat_groups(wrappers: Wrappers) -> dict[Tensor, Group]:
     for module in wrappers.flat:
         handle = module._handle
         if handle is not None:
-            group = handle.process_group if handle.uses_sharded_strategy else None
+            if handle.uses_sharded_strategy:
+                group = handle.process_group
+            else:
+                group = None
             flat = [handle.flat_param, *(handle.flat_param._params or ())]
             groups |= dict.fromkeys(flat, group)
     return groups

@@ -66,15 +66,23 @@ class PassEngines:
     ) -> list[EnginePasses]:
         rows = [row for row in rows if row[1] is not None or row[2] is not None]
         compiling = torch.compiler.is_compiling()
-        triton = None if compiling else self.triton_engines.get(device)
+        if compiling:
+            triton = None
+        else:
+            triton = self.triton_engines.get(device)
         if triton is not None and rows:
             passes = triton.bind_usual(rows)
             if passes is not None:
                 return [passes]
         parts: dict[tuple[torch.device, _Bind], list[Row]] = defaultdict(list)
         for row in rows:
-            real = _as_real(row) if row.parameter.is_complex() else row
-            bind = ForeachPasses if compiling else self._choose(real)
+            if row.parameter.is_complex():
+                real = _as_real(row)
+            else:
+                real = row
+            bind: _Bind = ForeachPasses
+            if not compiling:
+                bind = self._choose(real)
             parts[row.parameter.device, bind].append(real)
         return [bind(part) for (_, bind), part in parts.items()]
 
@@ -94,7 +102,10 @@ class PassEngines:
     def load_triton(self, device: torch.device) -> "TritonEngine | None":
         """The Triton engine of a device, or None; the first call makes and tries it."""
         if device not in self.triton_engines:
-            triton = None if self.fused is False else self._try_triton(device)
+            if self.fused is False:
+                triton = None
+            else:
+                triton = self._try_triton(device)
             self.triton_engines[device] = triton
         return self.triton_engines[device]
 

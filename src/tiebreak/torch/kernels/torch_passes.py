@@ -74,7 +74,10 @@ def computation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def as_vector(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The elements in one dimension, in at least float32 unless `dtype` is given."""
-    vector = tensor if tensor.dim() == 1 else tensor.reshape(-1)
+    if tensor.dim() == 1:
+        vector = tensor
+    else:
+        vector = tensor.reshape(-1)
     return converted(vector, dtype or computation_dtype(tensor.dtype))
 
 
@@ -255,7 +258,10 @@ class BlockedPasses(EnginePasses):
             if row.upper is None:
                 factors = factors[1:]
             exact = exact_by_group[row.group]
-            dtype = torch.float64 if exact else computation_dtype(row.parameter.dtype)
+            if exact:
+                dtype = torch.float64
+            else:
+                dtype = computation_dtype(row.parameter.dtype)
             yield row, factors, dtype
 
 
