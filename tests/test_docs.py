@@ -136,6 +136,18 @@ def test_every_python_block_compiles(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_named_test_exists(page: Path) -> None:
+    """A page that names the test of a statement names a test of this folder."""
+    tests = "\n".join(
+        file.read_text(encoding="utf-8")
+        for file in sorted((ROOT / "tests").glob("test_*.py"))
+    )
+    names = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
+    defined = set(re.findall(r"^ *def (test_\w+)\(", tests, re.MULTILINE))
+    assert names <= defined
+
+
 def anchors(page: Path) -> set[str]:
     """The headings as GitHub and MyST make anchors of them."""
     text = re.sub(
@@ -161,6 +173,9 @@ def anchors(page: Path) -> set[str]:
         "docs/should-i-use-it.md",
         "docs/pytorch.md",
         "docs/finish.md",
+        "docs/report.md",
+        "docs/results.md",
+        "docs/command-line.md",
         "docs/troubleshooting.md",
     ],
 )
