@@ -84,5 +84,5 @@ def test_the_checks_can_fail() -> None:
         (2, "found"),
         (3, "own"),
     ]
-    page = "It is mended.\n\n```\nnobody\n```\n`beside` | such a\n| likewise |"
+    page = "It is mended.\n\n```\nnobody\n```\nIn `beside` such a\n| likewise |"
     assert VAGUE_PHRASES.findall(prose(page)) == ["mended", "such a"]
