@@ -60,8 +60,8 @@ faults: $(VENV)/.dev
 # One file after the other, a process each: memory is given back in between.
 FUZZ ?= 100000
 fuzz: $(VENV)/.dev
-	for part in torch states cli files; do \
-	    TIEBREAK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -v -p no:cacheprovider tests/test_fuzz_$$part.py || exit 1; \
+	for part in torch/test_fuzz_torch torch/test_fuzz_states cli/test_fuzz_cli studies/test_fuzz_files; do \
+	    TIEBREAK_FUZZ=$(FUZZ) $(BIN)/python -m pytest -v -p no:cacheprovider tests/$$part.py || exit 1; \
 	done
 
 # What was built is tried on every Python that is found here; RELEASE="--check" for the consistency alone.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import ENVIRONMENT, call
 
 import tiebreak
-from command import ENVIRONMENT, call
 from tiebreak import Status, minimize
 from tiebreak.studies.engines import opened
 from tiebreak.studies.store import Store
@@ -27,7 +27,7 @@ from tiebreak.studies.user_files import source_at
 
 TIMES = int(os.environ.get("TIEBREAK_FAULTS", "2"))
 MOMENTS = random.Random(11)
-WORK = Path(__file__).with_name("work.py")
+WORK = Path(__file__).parent / "support" / "work.py"
 PAPER = tiebreak.problems.paper()
 
 pytestmark = pytest.mark.skipif(
@@ -171,7 +171,7 @@ def test_two_solvers_on_one_checkpoint(tmp_path):
 SWEEP = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[4])
+sys.path[:0] = [sys.argv[4], f"{sys.argv[4]}/support"]
 from test_faults import blocks
 from tiebreak.studies.sweeps import sweep
 print("started", flush=True)

@@ -168,6 +168,7 @@ def finish(
     if repair is not None and not excess <= KEPT_LIMIT:
         undo = repair()
         losses_at = cache(measure)
+        nonfinite_places.clear()  # the line is another one now
         end = losses_at(1.0)[:2]
         repaired_excess = measure_excess(1.0)[0]
         repaired = repaired_excess < excess
@@ -179,6 +180,7 @@ def finish(
             )
             undo()
             losses_at = cache(measure)
+            nonfinite_places.clear()
             end = trained
     result = search(measure_excess)
     # Count the evaluations that the steps on the lower loss have made outdated.

@@ -61,7 +61,7 @@ DEFAULT = Constants()
 
 
 class Memory(NamedTuple):
-    """The state of the rule: scalars, saved as they are. No other module reads these fields."""
+    """The state of the rule: scalars, saved as they are. Only this module gives the fields a meaning."""
 
     steps: Scalar
     integral_ratio: Scalar  # w₀; 0 before the first step

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tiebreak.cli.console import completing, number, say, waiting
 from tiebreak.cli.options import (
     Folder,
@@ -15,6 +13,8 @@ from tiebreak.cli.options import (
     Seed,
     Text,
     Workers,
+    flag,
+    option,
 )
 from tiebreak.cli.study import engine_from, run_study
 from tiebreak.methods import NAMED
@@ -32,58 +32,54 @@ _QUICK = {"budgets": "1e3,1e4,1e5", "runs": "3", "trials": "1"}
 def compare(
     problems: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAMES",
-            help="all, names (see tiebreak list) or FILE.py:NAME, which is run; paper+sigma_g=0.1.",
+        option(
+            "NAMES",
+            "all, names (see tiebreak list) or FILE.py:NAME, which is run; paper+sigma_g=0.1.",
             autocompletion=completing("all", *FAMILIES, *TESTBED),
         ),
     ] = ["all"],  # noqa: B006  # typer only reads the list
     methods: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAMES",
-            help="all, names (see tiebreak list) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02.",
+        option(
+            "NAMES",
+            "all, names (see tiebreak list) or FILE.py:NAME; sdbgd+a=0.3+step_size=0.02.",
             autocompletion=completing("all", *NAMED, *PLANNED),
         ),
     ] = ["all"],  # noqa: B006
     budgets: Annotated[
         Text,
-        typer.Option(
-            metavar="CALLS,…",
-            help=rf"A profile for each. \[default: {_USUAL['budgets']}]",
+        option(
+            "CALLS,…",
+            rf"A profile for each. \[default: {_USUAL['budgets']}]",
         ),
     ] = None,
     runs: Annotated[
         Text,
-        typer.Option(
-            metavar="N", help=r"Independent runs of everything. \[default: 10]"
-        ),
+        option("N", r"Independent runs of everything. \[default: 10]"),
     ] = None,
     trials: Annotated[
         Text,
-        typer.Option(metavar="N", help=r"Step sizes tried for each. \[default: 7]"),
+        option("N", r"Step sizes tried for each. \[default: 7]"),
     ] = None,
     steps: Annotated[
         Text,
-        typer.Option(metavar="N", help="End a run after so many steps at the latest."),
+        option("N", "End a run after so many steps at the latest."),
     ] = None,
     record: Annotated[
         Text,
-        typer.Option(
-            metavar="log|all|N",
-            help="Write the curves, too: 50 steps a decade, all, each N-th.",
+        option(
+            "log|all|N",
+            "Write the curves, too: 50 steps a decade, all, each N-th.",
         ),
     ] = None,
     seed: Seed = "0",
     as_is: Annotated[
         bool,
-        typer.Option(
-            "--as-is", help="Trials 1, and no schedule put into a problem's units."
-        ),
+        flag("--as-is", "Trials 1, and no schedule put into a problem's units."),
     ] = False,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Smaller budgets, 3 runs, no trials: seconds."),
+        flag("--quick", "Smaller budgets, 3 runs, no trials: seconds."),
     ] = False,
     output: Folder = Path("results/compare"),
     overwrite: Overwrite = False,

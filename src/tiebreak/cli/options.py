@@ -1,39 +1,47 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 Text: TypeAlias = str | None
-Seed: TypeAlias = Annotated[
-    str, typer.Option(metavar="N", help="The same seed gives the same numbers.")
-]
-Folder: TypeAlias = Annotated[
-    Path, typer.Option(metavar="FOLDER", help="Where the files go.")
-]
+
+
+def option(metavar: str, text: str, **more: Any) -> Any:
+    """An option with a value, by its name in the help and its sentence."""
+    return typer.Option(metavar=metavar, help=text, **more)
+
+
+def flag(name: str, text: str) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text)
+
+
+Seed: TypeAlias = Annotated[str, option("N", "The same seed gives the same numbers.")]
+Folder: TypeAlias = Annotated[Path, option("FOLDER", "Where the files go.")]
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace files that are not of this command."),
+    flag("--overwrite", "Replace files that are not of this command."),
 ]
 Workers: TypeAlias = Annotated[
     Text,
-    typer.Option(metavar="N", help="Local processes; by default as many as pay."),
+    option("N", "Local processes; by default as many as pay."),
 ]
 Scheduler: TypeAlias = Annotated[
     Text,
-    typer.Option(
-        metavar="ADDRESS",
-        help="A Dask scheduler, tcp://host:8786, or local:4 to start one.",
+    option(
+        "ADDRESS",
+        "A Dask scheduler, tcp://host:8786, or local:4 to start one.",
     ),
 ]
 Report: TypeAlias = Annotated[
     bool,
-    typer.Option("--report", help="Write report.html, too: one page, for offline."),
+    flag("--report", "Write report.html, too: one page, for offline."),
 ]
 Quiet: TypeAlias = Annotated[
     bool,
-    typer.Option("--quiet", help="No progress and no remarks; tables and errors stay."),
+    flag("--quiet", "No progress and no remarks; tables and errors stay."),
 ]
 ConstantsOption: TypeAlias = Annotated[
     Text,
@@ -47,9 +55,7 @@ ConstantsOption: TypeAlias = Annotated[
 ]
 NoiseSmoothness: TypeAlias = Annotated[
     Text,
-    typer.Option(
-        metavar="L|L_F,L_G", help="ℓ of the noise, for SPIDER and STORM; 0 if additive."
-    ),
+    option("L|L_F,L_G", "ℓ of the noise, for SPIDER and STORM; 0 if additive."),
 ]
 Place: TypeAlias = Annotated[
     Path,

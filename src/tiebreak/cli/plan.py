@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tiebreak import theory
 from tiebreak.checks import whole
 from tiebreak.cli.console import completing, number, say, waiting
@@ -17,6 +15,8 @@ from tiebreak.cli.options import (
     Report,
     Seed,
     Text,
+    flag,
+    option,
 )
 from tiebreak.cli.study import run_study
 from tiebreak.studies.comparison.problems import ComparedProblem, compared_problems
@@ -27,35 +27,33 @@ from tiebreak.theory.plans import CHOICES, Plan
 
 
 def plan(
-    budget: Annotated[
-        Text, typer.Option(metavar="CALLS", help="Oracle calls that may be spent.")
-    ] = None,
+    budget: Annotated[Text, option("CALLS", "Oracle calls that may be spent.")] = None,
     epsilon: Annotated[
         Text,
-        typer.Option(metavar="E", help="Or the accuracy wanted of both residuals."),
+        option("E", "Or the accuracy wanted of both residuals."),
     ] = None,
     method: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="sdbgd, penalty, either with storm_ or spider_, or lazy_penalty. "
+        option(
+            "NAME",
+            "sdbgd, penalty, either with storm_ or spider_, or lazy_penalty. "
             r"\[default: sdbgd; penalty for practice]",
             autocompletion=completing(*dict.fromkeys(name for name, _, _ in CHOICES)),
         ),
     ] = None,
     objective: Annotated[
         str,
-        typer.Option(
-            metavar="bound|practice",
-            help="What is proved, or expected.",
+        option(
+            "bound|practice",
+            "What is proved, or expected.",
             autocompletion=completing("bound", "practice"),
         ),
     ] = "bound",
     kind: Annotated[
         Text,
-        typer.Option(
-            metavar="horizon|anytime",
-            help="Constant parameters, or laws.",
+        option(
+            "horizon|anytime",
+            "Constant parameters, or laws.",
             autocompletion=completing("horizon", "anytime"),
         ),
     ] = None,
@@ -63,25 +61,23 @@ def plan(
     noise_smoothness: NoiseSmoothness = None,
     problem: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="For this problem: one of the test bed, or FILE.py:NAME, which is run.",
+        option(
+            "NAME",
+            "For this problem: one of the test bed, or FILE.py:NAME, which is run.",
         ),
     ] = None,
     estimate: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--estimate",
-            help="With it: estimate its constants from samples, in pilot runs.",
+            "With it: estimate its constants from samples, in pilot runs.",
         ),
     ] = False,
     run: Annotated[
         bool,
-        typer.Option(
-            "--run", help="Run it on the problem, too; the paper's, if none is named."
-        ),
+        flag("--run", "Run it on the problem, too; the paper's, if none is named."),
     ] = False,
-    runs: Annotated[str, typer.Option(metavar="N", help="Runs for --run.")] = "100",
+    runs: Annotated[str, option("N", "Runs for --run.")] = "100",
     seed: Seed = "0",
     output: Folder = Path("results/plan"),
     overwrite: Overwrite = False,

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tiebreak.cli.console import number, numbers, say
 from tiebreak.cli.options import (
     Folder,
@@ -14,6 +12,8 @@ from tiebreak.cli.options import (
     Scheduler,
     Seed,
     Workers,
+    flag,
+    option,
 )
 from tiebreak.cli.study import engine_from, run_study
 from tiebreak.studies.reproduction import Experiment
@@ -25,34 +25,28 @@ _DEFAULT = Experiment()
 def reproduce(
     methods: Annotated[
         list[str],
-        typer.Option(metavar="NAMES", help="By commas or repeated; see tiebreak list."),
+        option("NAMES", "By commas or repeated; see tiebreak list."),
     ] = [*_DEFAULT.methods],  # noqa: B006  # typer only reads the list
-    runs: Annotated[
-        str, typer.Option(metavar="N", help="Independent runs of each method.")
-    ] = str(_DEFAULT.runs),
-    budget: Annotated[
-        str, typer.Option(metavar="CALLS", help="Oracle calls of each run.")
-    ] = "1e8",
+    runs: Annotated[str, option("N", "Independent runs of each method.")] = str(
+        _DEFAULT.runs
+    ),
+    budget: Annotated[str, option("CALLS", "Oracle calls of each run.")] = "1e8",
     seed: Seed = "0",
-    start: Annotated[
-        str, typer.Option(metavar="X,Y", help="Where every run starts.")
-    ] = "1.5,1.5",
+    start: Annotated[str, option("X,Y", "Where every run starts.")] = "1.5,1.5",
     noise: Annotated[
         str,
-        typer.Option(
-            metavar="SIGMA",
-            help="Per coordinate of a sampled gradient; F,G if they differ.",
+        option(
+            "SIGMA",
+            "Per coordinate of a sampled gradient; F,G if they differ.",
         ),
     ] = "0.5",
     record: Annotated[
         str,
-        typer.Option(
-            metavar="log|all|N", help="Steps kept: 50 a decade, all, each N-th."
-        ),
+        option("log|all|N", "Steps kept: 50 a decade, all, each N-th."),
     ] = "log",
     per_sample: Annotated[
         bool,
-        typer.Option("--per-sample", help="Draw every sample: slow, the same law."),
+        flag("--per-sample", "Draw every sample: slow, the same law."),
     ] = False,
     output: Folder = Path("results"),
     overwrite: Overwrite = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli.console import say, show_tables, waiting
-from tiebreak.cli.options import Overwrite, Place, Quiet, Text
+from tiebreak.cli.options import Overwrite, Place, Quiet, Text, flag, option
 from tiebreak.cli.study import draw, say_size, write_report
 from tiebreak.studies.tables import counted
 
@@ -18,9 +18,9 @@ def report(
     place: Place,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the page there; by default with figures and summary in the folder.",
+        option(
+            "FILE",
+            "Write the page there; by default with figures and summary in the folder.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -50,16 +50,16 @@ def publish(
     place: Place,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where the files go; paper in the folder, if not said.",
+        option(
+            "FOLDER",
+            "Where the files go; paper in the folder, if not said.",
         ),
     ] = None,
     problem: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="Of several problems: figures of this one, and of all its residuals.",
+        option(
+            "NAME",
+            "Of several problems: figures of this one, and of all its residuals.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -80,9 +80,9 @@ def diff(
     second: Place,
     tolerance: Annotated[
         float,
-        typer.Option(
-            metavar="R",
-            help="Relative differences that count as none; 0: to the last bit.",
+        option(
+            "R",
+            "Relative differences that count as none; 0: to the last bit.",
         ),
     ] = 0.0,
 ) -> None:
@@ -96,15 +96,13 @@ def repeat(
     folder: Place,
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="FOLDER", help="Where the new result goes; it must not exist yet."
-        ),
+        option("FOLDER", "Where the new result goes; it must not exist yet."),
     ],
     own: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--own",
-            help="Run the copies that the result keeps of own files (FOLDER/own). Look first.",
+            "Run the copies that the result keeps of own files (FOLDER/own). Look first.",
         ),
     ] = False,
     quiet: Quiet = False,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tiebreak.cli.console import number, show_tables, waiting
-from tiebreak.cli.options import ConstantsOption, NoiseSmoothness
+from tiebreak.cli.options import ConstantsOption, NoiseSmoothness, flag, option
 from tiebreak.studies.constants_text import constants_from, smoothness_from
 from tiebreak.studies.latex import as_latex
 from tiebreak.studies.tables import SUPERSCRIPTS, Table, as_markdown, scientific
@@ -26,17 +26,11 @@ _NOTES = (
 
 
 def table(
-    epsilon: Annotated[
-        str, typer.Option(metavar="E", help="The accuracy of both residuals.")
-    ] = "0.01",
+    epsilon: Annotated[str, option("E", "The accuracy of both residuals.")] = "0.01",
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown.")
-    ] = False,
-    latex: Annotated[
-        bool, typer.Option("--latex", help="Print LaTeX, with booktabs.")
-    ] = False,
+    markdown: Annotated[bool, flag("--markdown", "Print Markdown.")] = False,
+    latex: Annotated[bool, flag("--latex", "Print LaTeX, with booktabs.")] = False,
 ) -> None:
     """The paper's Table 1, rows of ours and what no method beats: orders, and numbers for an accuracy."""
     if markdown and latex:

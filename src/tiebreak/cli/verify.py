@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tiebreak.cli.console import number, say
 from tiebreak.cli.options import (
     ConstantsOption,
@@ -17,6 +15,8 @@ from tiebreak.cli.options import (
     Seed,
     Text,
     Workers,
+    flag,
+    option,
 )
 from tiebreak.cli.study import engine_from, run_study
 from tiebreak.studies.constants_text import smoothness_from
@@ -24,31 +24,27 @@ from tiebreak.studies.verification.verification import Verification
 
 
 def verify(
-    runs: Annotated[
-        str, typer.Option(metavar="N", help="Independent runs of everything.")
-    ] = "32",
+    runs: Annotated[str, option("N", "Independent runs of everything.")] = "32",
     seed: Seed = "0",
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Fewer steps and problems: seconds, not minutes."),
+        flag("--quick", "Fewer steps and problems: seconds, not minutes."),
     ] = False,
     problem: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="Check this problem alone: one of the test bed, or FILE.py:NAME, which is run.",
+        option(
+            "NAME",
+            "Check this problem alone: one of the test bed, or FILE.py:NAME, which is run.",
         ),
     ] = None,
     method: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="With it: a method with a proved bound, 'plan NAME', or FILE.py:NAME.",
+        option(
+            "NAME",
+            "With it: a method with a proved bound, 'plan NAME', or FILE.py:NAME.",
         ),
     ] = None,
-    steps: Annotated[
-        Text, typer.Option(metavar="K", help="With it: how many steps.")
-    ] = None,
+    steps: Annotated[Text, option("K", "With it: how many steps.")] = None,
     constants: ConstantsOption = None,
     noise_smoothness: NoiseSmoothness = None,
     output: Folder = Path("results/verify"),

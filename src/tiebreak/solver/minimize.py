@@ -29,6 +29,8 @@ from tiebreak.solver.selection import replacements
 from tiebreak.solver.step import Stepper, StepState
 from tiebreak.solver.streams import PURPOSES, Stream, generators
 
+_CHECKPOINT_EVERY = 1000  # steps
+
 
 def minimize(
     upper: Any,
@@ -45,7 +47,7 @@ def minimize(
     keep_iterates: bool = False,
     progress: bool | Callable[[Progress], Any] = False,
     checkpoint: FilePath | None = None,
-    checkpoint_every: int = 1000,
+    checkpoint_every: int | None = None,
     resume: Result | FilePath | None = None,
 ) -> Result:
     """Minimise the upper objective f among the minimisers of the lower objective g, from stochastic gradients.
@@ -80,8 +82,11 @@ def minimize(
     progress : bool or callable
         True for a line on standard error, or a function of :class:`Progress`.
     checkpoint : path, optional
-        Where to save the run, atomically: every `checkpoint_every` steps, at its end, and when an error, Ctrl-C or
-        SIGTERM (exit code 143) cuts it short. Another process that is writing it raises BlockingIOError.
+        Where to save the run, atomically: at its end, when an error, Ctrl-C or SIGTERM (exit code 143) cuts it short, and
+        in between. Another process that is writing it raises BlockingIOError.
+    checkpoint_every : int, optional
+        Save after so many steps. By default the run is saved every 1000 steps, but less often if saving a long history
+        would take more than a tenth of the time.
     resume : Result or path, optional
         Go on from a result, a saved one or a checkpoint; equal, bit for bit, to a run that was never stopped. Give
         `upper` and `lower` again, and `method` if it is your own. A new limit replaces the old; the rest is as it was.
@@ -127,11 +132,13 @@ def minimize(
             )
         if not (isinstance(progress, bool) or callable(progress)):
             raise TypeError(f"progress={progress!r} must be True, False or a function")
-        every = whole("checkpoint_every", checkpoint_every)
+        if checkpoint_every is not None:
+            checkpoint_every = whole("checkpoint_every", checkpoint_every)
         resumed_at = None if resume is None else setup.state.k
         line = progress_line() if progress is True else nullcontext(progress or None)
         with line as report:
-            result = _Solver(setup, callback, report, checkpoint, every).run().result()
+            solver = _Solver(setup, callback, report, checkpoint, checkpoint_every)
+            result = solver.run().result()
     return warn_of_faults(result, resumed_at)
 
 
@@ -144,7 +151,7 @@ class _Solver:
         callback: Callable[[Record], Any] | None,
         report: Callable[[Progress], Any] | None,
         checkpoint: FilePath | None,
-        checkpoint_every: int,
+        checkpoint_every: int | None,
     ) -> None:
         self.started = time.perf_counter()
         self.configuration = configuration = setup.configuration
@@ -154,7 +161,10 @@ class _Solver:
         self.callback = callback
         self.report = report
         self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        self.checkpoint_every = checkpoint_every or _CHECKPOINT_EVERY
+        # Without a given number, saving takes at most a tenth of the time.
+        self.limits_saving = checkpoint_every is None
+        self.next_save = 0.0
         self.state = state = setup.state
         self.weight = state.weight
         self.now = StepState.of(state)
@@ -193,8 +203,13 @@ class _Solver:
                 if self.report is not None:
                     self.report(self.progress())
                 due = self.now.k % self.checkpoint_every == 0
+                if self.limits_saving:
+                    due = due and time.perf_counter() >= self.next_save
                 if self.checkpoint is not None and self.stopped is None and due:
+                    begin = time.perf_counter()
                     self.save_checkpoint(Status.RUNNING)
+                    end = time.perf_counter()
+                    self.next_save = end + 10 * (end - begin)
             if self.checkpoint is not None:
                 self.save_checkpoint(self.stopped or Status.STEPS)
         return self.snapshot(self.stopped or Status.STEPS)

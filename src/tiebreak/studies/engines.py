@@ -177,6 +177,7 @@ def _ctrl_c_blocked() -> Iterator[None]:
 # --- in the process of a pool -----------------------------------------------------------------------------------------
 
 _pipe: Any = None
+_interrupted = threading.Event()
 _reported = -_OFTEN
 
 
@@ -196,6 +197,7 @@ def _listen(pipe: Any) -> None:
     try:
         while True:
             pipe.recv()
+            _interrupted.set()
             _thread.interrupt_main()
     except (EOFError, OSError):
         os._exit(0)  # the parent has ended or closed the pipe
@@ -214,6 +216,8 @@ def _work(task: Task) -> Block:
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if _interrupted.is_set():  # before the task began
+            raise KeyboardInterrupt
         block = perform(task, report)
         if newest:  # the last report may have come too soon after another
             _pipe.send((task.name, newest))

@@ -51,8 +51,6 @@ class Findings:
         Written as CSV and Parquet.
     copies : dict of str to str
         The texts of the user's files, by the names of their copies.
-    opening : str
-        A sentence at the top of the summary.
 
     Examples
     --------
@@ -78,7 +76,6 @@ class Findings:
     record: Facts
     data: Mapping[str, Columns] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
-    opening: str = ""
 
     @property
     def interrupted(self) -> bool:
@@ -90,7 +87,6 @@ def summary(findings: Findings) -> str:
     """The findings as a Markdown document."""
     verdict = findings.verdict
     opening = [f"**{verdict.word}**", *(f"- {text}" for text in verdict.answers), ""]
-    opening += [findings.opening, ""] if findings.opening else []
     if "command" in findings.record:
         command = " ".join(str(findings.record["command"]).split())
         opening += [f"    {command}", ""]
@@ -107,7 +103,6 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "tables": [table._asdict() for table in findings.tables],
         "notes": list(findings.notes),
         "charts": plain({n: asdict(c) for n, c in _drawable(findings.charts).items()}),
-        "opening": findings.opening,
     }
 
 
@@ -124,7 +119,6 @@ def from_json(kind: str, record: Facts, data: Any) -> Findings:
             [_text(note) for note in data["notes"]],
             {name: chart_from(_read(each)) for name, each in data["charts"].items()},
             record,
-            opening=_text(data["opening"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"they are of no findings: {error!r}") from None

@@ -128,8 +128,9 @@ def _foreign(folder: Path, names: Iterable[str], manifest: Facts) -> list[str]:
         path = folder / name
         if not os.path.lexists(path):
             continue
-        unchanged = path.is_file() and checksum(path.read_bytes()) == files.get(name)
-        if not unchanged:
+        # A made-up manifest may name files that are not in the folder.
+        inside = path.resolve().is_relative_to(folder.resolve()) and path.is_file()
+        if not inside or checksum(path.read_bytes()) != files.get(name):
             foreign.append(name)
     return foreign
 
@@ -154,7 +155,12 @@ def write_files(
     update : bool
         Whether the other files of the manifest stay; if not, they are removed.
     """
-    manifest = manifest_of(folder)
+    try:
+        manifest = manifest_of(folder)
+    except ValueError:
+        if not overwrite:
+            raise
+        manifest = {"files": {}}
     if facts is None:
         facts = {name: fact for name, fact in manifest.items() if name != "files"}
     encoded = {name: _encoded(name, each, facts) for name, each in contents.items()}

@@ -175,7 +175,6 @@ def findings_of(
 ) -> Findings:
     """The findings of curves and points."""
     e = experiment
-    noise = " and ".join(f"{sigma:g}" for sigma in dict.fromkeys(e.noises))
     return Findings(
         "reproduce",
         "The paper's experiment",
@@ -185,10 +184,6 @@ def findings_of(
         reproduction_charts(e, data["curves"], record["seconds"]),
         record,
         data,
-        opening=(
-            f"The paper's problem, {e.budget:,} calls a run, {e.runs} runs, start ({e.start[0]:g}, {e.start[1]:g}), "
-            f"noise {noise} per coordinate, seed {e.seed}:"
-        ),
     )
 
 

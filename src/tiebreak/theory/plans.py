@@ -221,7 +221,7 @@ def plan(
         ℓ, or (ℓ_f, ℓ_g), which the bounds of variance reduction need: how fast a sample's error changes with x. Never
         assumed; estimates of constants bring their own.
     progress : callable, optional
-        Told every plan that is looked at: one for a budget, about ten for an accuracy.
+        Told every plan that is looked at: one for a budget, ten to twenty for an accuracy.
 
     Examples
     --------

@@ -36,13 +36,12 @@ from tiebreak.theory.reduction import (
     YOUNG,
     Errors,
     barrier_residuals,
+    descent_residuals,
     means_of,
     noise_smoothness_of,
     recursive_gap,
     refreshed_errors,
-    spider_residuals,
     storm_errors,
-    storm_residuals,
 )
 
 _LONGEST = 5 * 10**6  # steps of a recursion that is evaluated step by step
@@ -152,18 +151,16 @@ def residuals_of(
     if method.rule is rules.sdbgd and ell is None:
         theorem = theorem_1(first_step(p), constants, ways_to_add(steps, fixed=True))
         return theorem.lower_gradient_squared, theorem.falling
-    if method.rule is rules.sdbgd:
-        means_f = means_of(upper, "upper", p, constants.sigma_f, ell[0], steps, young)
-        means_g = means_of(lower, "lower", p, constants.sigma_g, ell[1], steps, young)
+    if ell is not None:
+        means_f = means_of(upper, "upper", p, constants.sigma_f, ell[0], steps)
+        means_g = means_of(lower, "lower", p, constants.sigma_g, ell[1], steps)
         if means_f is None or means_g is None:
             raise ValueError(
                 f"no bound is known for {method.name}: with SDBGD's rule, its estimator must be Spider or Storm"
             )
-        return barrier_residuals(p, constants, means_f, means_g, steps)
-    if isinstance(upper, Spider):
-        return spider_residuals(p, constants, ell, steps)
-    if isinstance(upper, Storm):
-        return storm_residuals(p, constants, ell, steps)
+        if method.rule is rules.sdbgd:
+            return barrier_residuals(p, constants, means_f, means_g, steps, young)
+        return descent_residuals(p, constants, means_f, means_g, steps)
     if isinstance(upper, Held):
         return lazy_residuals(
             p, constants, steps, np.maximum(1, np.floor(p.upper_hold))

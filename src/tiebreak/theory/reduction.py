@@ -43,7 +43,6 @@ from tiebreak.theory.penalties import (
     constant_residuals,
     initial_gap,
     penalty_smoothness,
-    total_variance,
 )
 
 #: Values of y in Young's inequality, (1 + 1/y) and (1 + y), which separates STORM's fresh noise from its drift. Every
@@ -176,58 +175,6 @@ def _differences(p: Any, ell: Pair) -> Any:
     return ell[0] ** 2 / p.upper_batch + p.barrier**2 * ell[1] ** 2 / p.lower_batch
 
 
-def spider_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Residuals:
-    """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where (1) fails.
-
-    E = 2(Δ_f+βΔ_g)/(ηK) + V_0 with V_0 = σ_f²/B_f + β²σ_g²/B_g if (1) Lη + (q−1)Aη² ≤ 1, any K ≥ 1; E‖∇g‖² ≤
-    (G_f+√E)²/β². The large batches B are `p.upper_refresh` and `p.lower_refresh`. For PAGE, which draws large batches
-    with probability 1/`p.period`, the same holds: (1−p)/p = q − 1.
-    """
-    noise = total_variance(p.barrier, p.upper_refresh, p.lower_refresh, constants)
-    spent = p.step_size * penalty_smoothness(p.barrier, constants)
-    spent = (
-        spent
-        + (np.minimum(p.period, steps) - 1) * _differences(p, ell) * p.step_size**2
-    )
-    return constant_residuals(
-        p, constants, steps, np.where(spent <= 1 + 1e-12, noise, np.inf)
-    )
-
-
-def storm_residuals(p: Any, constants: Constants, ell: Pair, steps: Any) -> Residuals:
-    """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where the condition fails.
-
-    With α = `p.momentum`, θ = (1−α)², Z = (1−θ^K)/(1−θ) and c the largest with Lη + (1+c)η²Aθ(1−θ^{K−1})/(1−θ) ≤ 1,
-
-    E = 2(Δ_f+βΔ_g)/(ηK) + V Z/K + (1 + 1/c) α²V (K−Z)/(K(1−θ)),  V = σ_f²/b_f + β²σ_g²/b_g.
-
-    For small α the last term is near (1 + 1/c) αV/2. The textbook's form has 2αV there and 2 for 1 + c: it separates
-    noise from differences in the middle, and gives (1−α)² away for 1−α.
-    """
-    beta = p.barrier
-    eta = p.step_size
-    alpha = p.momentum
-    # θ and 1 − θ
-    theta = (1 - alpha) ** 2
-    forgotten = alpha * (2 - alpha)
-    Z = geometric(alpha, steps)
-    variance = total_variance(beta, p.upper_batch, p.lower_batch, constants)
-    room = 1 - eta * penalty_smoothness(beta, constants)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        caused = eta**2 * _differences(p, ell) * theta * geometric(alpha, steps - 1)
-        young = np.where(caused > 0, room / caused, np.inf) - 1
-        factor = np.where(young > 0, 1 + 1 / young, np.inf)
-        later = np.where(
-            steps > 1,
-            factor * alpha**2 * variance * np.maximum(steps - Z, 0) / forgotten,
-            0.0,
-        )
-    noise = np.where(
-        (young > 0) & (room >= -1e-12), (variance * Z + later) / steps, np.inf
-    )
-    return constant_residuals(p, constants, steps, noise)
-
-
 def geometric(momentum: Any, steps: Any) -> Any:
     """1 + θ + … + θ^{steps−1} for θ = (1−α)², to the last digits however small α is."""
     alpha = np.asarray(momentum, dtype=float)
@@ -241,51 +188,88 @@ def geometric(momentum: Any, steps: Any) -> Any:
 
 
 class Means(NamedTuple):
-    """One level's error in the mean over K steps: at most noise + drift · the mean of E‖x_{k+1} − x_k‖²."""
+    """A level's error in the mean over K steps: at most noise + fresh + drift · the mean of E‖x_{k+1} − x_k‖².
+
+    Where `mixed`, fresh noise and drift count (1 + 1/y) and (1 + y) times, for any y > 0: see :class:`Errors`.
+    """
 
     noise: Any
     drift: Any
+    fresh: Any = 0.0
+    mixed: bool = False
+
+    def separated(self, young: Any) -> tuple[Any, Any]:
+        """Noise and drift for a y of Young's inequality."""
+        if not self.mixed:
+            return self.noise + self.fresh, self.drift
+        return self.noise + (1 + 1 / young) * self.fresh, (1 + young) * self.drift
 
 
 def means_of(
-    estimator: Any,
-    level: str,
-    p: Any,
-    sigma: float,
-    ell: float,
-    steps: Any,
-    young: Any = YOUNG,
+    estimator: Any, level: str, p: Any, sigma: float, ell: float, steps: Any
 ) -> Means | None:
     """The mean error of an estimator with constant parameters `p`; None for an estimator without a bound.
 
-    SPIDER has noise σ²/B, and every move counts in at most q − 1 later steps of its period, with ℓ²/b. STORM, whose
-    first batch is like all others, keeps θ = (1−α)² of an error; α²σ²/b is new, and a move adds θℓ²/b.
+    SPIDER has noise σ²/B, and every move counts in at most q − 1 later steps of its period, with ℓ²/b. For PAGE, which
+    draws large batches with probability 1/q, the same holds: (1−p)/p = q − 1. STORM, whose first batch is like all
+    others, keeps θ = (1−α)² of an error; α²σ²/b is new, and a move adds θℓ²/b. With Z = (1−θ^K)/(1−θ) the noise is
+    σ²Z/(bK), and the fresh noise α²σ²(K−Z)/(bK(1−θ)).
     """
     batch = getattr(p, f"{level}_batch")
     if isinstance(estimator, Minibatch):
         return Means(sigma**2 / batch, 0.0)
     if isinstance(estimator, Spider):
-        drift = (np.minimum(p.period, steps) - 1) * ell**2 / batch
+        # In floats: a period may be too long for 64 bits.
+        period = np.asarray(p.period, dtype=float)
+        drift = (
+            (np.minimum(period, np.asarray(steps, dtype=float)) - 1) * ell**2 / batch
+        )
         return Means(sigma**2 / getattr(p, f"{level}_refresh"), drift)
     if type(estimator) is not Storm:
         return None
     alpha = of_level(p, "momentum", level)
-    theta = (1 - alpha) ** 2
-    forgotten = alpha * (2 - alpha)
+    forgotten = alpha * (2 - alpha)  # 1 − θ
     Z = geometric(alpha, steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         # For α → 0 the sum of all fresh noise tends to 0, and for K = 1 it is 0.
         fresh = np.where(
             forgotten > 0, alpha**2 * np.maximum(steps - Z, 0) / forgotten, 0.0
         )
-    noise = sigma**2 / batch * (Z + (1 + 1 / young) * fresh) / steps
-    return Means(
-        noise, (1 + young) * theta * geometric(alpha, steps - 1) * ell**2 / batch
-    )
+    drift = (1 - alpha) ** 2 * geometric(alpha, steps - 1) * ell**2 / batch
+    share = sigma**2 / batch / steps
+    return Means(share * Z, drift, share * fresh, mixed=True)
+
+
+def descent_residuals(
+    p: Any, constants: Constants, upper: Means, lower: Means, steps: Any
+) -> Residuals:
+    """Bounds on E‖∇g(x_N)‖² and E‖∇Φ(x_N)‖² for constant parameters, N uniform; infinite where the condition fails.
+
+    E = 2(Δ_f+βΔ_g)/(ηK) + noise_f + β² noise_g, and E‖∇g‖² ≤ (G_f+√E)²/β², if Lη + η²(drift_f + β² drift_g) ≤ 1. For
+    STORM y is as large as this condition allows. The textbook separates noise from differences in the middle, y = 1.
+    """
+    eta = p.step_size
+    weight = p.barrier**2
+    room = 1 - eta * penalty_smoothness(p.barrier, constants)
+    caused = eta**2 * (upper.drift + weight * lower.drift)
+    noise = upper.noise + weight * lower.noise
+    fits = caused <= room + 1e-12
+    if upper.mixed:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            young = np.where(caused > 0, room / caused, np.inf) - 1
+            fresh = upper.fresh + weight * lower.fresh
+            noise = noise + np.where(fresh > 0, (1 + 1 / young) * fresh, 0.0)
+        fits = (young > 0) & (room >= -1e-12)
+    return constant_residuals(p, constants, steps, np.where(fits, noise, np.inf))
 
 
 def barrier_residuals(
-    p: Any, constants: Constants, upper: Means, lower: Means, steps: Any
+    p: Any,
+    constants: Constants,
+    upper: Means,
+    lower: Means,
+    steps: Any,
+    young: Any = YOUNG,
 ) -> Residuals:
     """Bounds on E‖∇g(x_N)‖² and E‖d_N‖² for constant parameters, N uniform; infinite where the condition fails.
 
@@ -297,8 +281,10 @@ def barrier_residuals(
     beta = p.barrier
     M = stability(beta, p.regularizer, c.G_f)
     add = ways_to_add(steps, fixed=True)
-    V = 2 * (upper.noise + M**2 * lower.noise)
-    kappa = eta * np.sqrt(2 * (upper.drift + M**2 * lower.drift))
+    noise_f, drift_f = upper.separated(young)
+    noise_g, drift_g = lower.separated(young)
+    V = 2 * (noise_f + M**2 * noise_g)
+    kappa = eta * np.sqrt(2 * (drift_f + M**2 * drift_g))
     start = theorem_1(p, c, add, tau_squared=0.0).falling
     linear = 4 * c.G_f
     square = 4 * c.L_f * eta + (8 * beta + 1 / (c.L_g * eta)) * (

@@ -45,7 +45,7 @@ class BackwardPasses:
     active_level : str
         The level of the open block; "" outside of blocks.
     has_scaler : bool or None
-        Whether a gradient scaler looks at ``.grad``; None before the first step.
+        Whether a gradient scaler looks at ``.grad``; None until a step shows it.
     """
 
     def __init__(self, gradients: Gradients) -> None:
@@ -80,6 +80,7 @@ class BackwardPasses:
         weight = positive_weight(weight)
         self.gradients.enter(level)
         self.active_level = level
+        # The hook receives d(backward)/d(loss), the factor of the loss in its backward pass.
         factors: list[Tensor] = []
         has_graph = isinstance(loss, Tensor) and loss.requires_grad
         handle = None
@@ -179,8 +180,8 @@ def _propagate(level: str, loss: Tensor) -> None:
         torch.autograd.backward(loss)
     except RuntimeError as error:
         text = (
-            f"{_advice(level)}. One forward pass for both: blocks, the first with "
-            "backward(retain_graph=True)."
+            f"{_advice(level)}. To share one forward pass, use blocks, and backward(retain_graph=True) in the "
+            "first."
         )
         if "backward through the graph a second time" in str(error):
             raise RuntimeError(text) from error
@@ -306,7 +307,7 @@ class StepLosses:
         # On a device the factor is checked by WeightedLoss.value.
         if isinstance(factor, float) and factor < 0:
             raise ValueError(
-                f"the {name} loss has the factor {factor:g} in its backward pass: give the loss that falls"
+                f"the {name} loss has the factor {factor:g} in its backward pass; a negated loss? pass the loss to minimise"
             )
         number = _number(value)
         if factor is None:

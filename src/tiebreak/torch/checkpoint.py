@@ -115,7 +115,7 @@ def _is_entry(name: object) -> bool:
 class MergedState(ChainMap[Any, Any]):
     """The base's state and this library's entries, by parameter. What is written goes to the base's state.
 
-    `begun` makes an empty state true: ``torch.distributed.checkpoint`` asks a false one for a first step each time.
+    ``torch.distributed.checkpoint`` makes a dummy step if a state is false; `begun` makes an empty state true.
     """
 
     def __init__(

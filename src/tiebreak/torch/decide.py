@@ -206,7 +206,7 @@ class RuleMemory:
 
 
 def _like(value: Tensor | float, like: Tensor) -> Tensor:
-    """The value with the device and dtype of `like`. A number is filled in on the device: sending it would wait."""
+    """Return the value with the device and dtype of `like`, filled in there: a copy from the host would synchronise."""
     if isinstance(value, Tensor):
         return value.to(like)
     return torch.full_like(like, value)

@@ -93,7 +93,10 @@ class Diagnostics:
             return _oversized(reading, tolerance)
         if self._warned:
             return ""
-        text = self._unsound(step, excess, tolerance) or self._limited(reading.ratio)
+        text = self._unsound(step, excess, tolerance)
+        # A number far out of reach has a warning of its own.
+        if not text and (not self._is_number or excess <= STALLED_EXCESS):
+            text = self._limited(reading.ratio)
         self._warned = bool(text)
         return text or self._swinging(rate)
 

@@ -21,6 +21,7 @@ from tiebreak.torch.distributed import Ranks
 from tiebreak.torch.distributed.layout import (
     Wrappers,
     full_tensor,
+    is_dtensor,
     local_tensor,
     parts_of,
 )
@@ -311,6 +312,11 @@ def descend(
             "highest, `for group in opt.param_groups: group['lr'] = …`"
         )
     parameters = [p for group in base.param_groups for p in group["params"]]
+    if max_norm is not None and ranks.is_split and not all(map(is_dtensor, parameters)):
+        raise RuntimeError(
+            "finish(steps=…) cannot clip pieces of parameters that are no DTensors, whose norm no rank knows alone: set "
+            "opt.max_norm = None before"
+        )
     count = 0
     set_mode(base, "train")
     try:

@@ -101,7 +101,7 @@ class Gradients:
 
     def leave(self, level: str) -> None:
         """End a block of this level; raise if it left no gradient."""
-        # FSDP would write elsewhere if it found a gradient: what was stored is added now.
+        # FSDP needs .grad to be None before a pass, so earlier micro-batches are added afterwards.
         for p in self._ranks.reset_parameters:
             before = self._stored[level].pop(id(p), None)
             if before is not None:
@@ -112,8 +112,7 @@ class Gradients:
             raise NoGradient(
                 f"no gradient came out of `with opt.{level}(…):`: put loss.backward() inside, of a loss that depends "
                 "on the parameters of this optimizer (was the model copied or re-created after it? are they frozen, "
-                f"requires_grad=False?); only to evaluate, `with torch.no_grad(), opt.{level}():` (DeepSpeed's ZeRO "
-                "takes gradients away: use FSDP); the step begins anew",
+                f"requires_grad=False?). DeepSpeed's ZeRO takes gradients away: use FSDP",
             )
         self.finished.add(level)
         self.mark()
@@ -161,7 +160,7 @@ class Gradients:
         before = self._sample
         after = None if before is None else self._sample_norms()
         if before is not None and after is not None:
-            # All ranks learn it with the sum of the step, so none waits for the others.
+            # The all-reduce of the step reports the change on every rank.
             changed = torch.ones((), dtype=torch.bool, device=before.device)
             if len(before) == len(after):
                 # Compare bits, because NaN differs from itself.
@@ -181,7 +180,7 @@ class Gradients:
             )
 
     def check_complete(self) -> None:
-        """Raise unless both levels had a backward pass. With several ranks, the sum of the step tells all of them."""
+        """Raise unless both levels had a backward pass. With several ranks, the all-reduce of the step reports it."""
         for level in LEVELS:
             if level not in self.finished and (self._ranks.alone or not self.finished):
                 raise RuntimeError(
@@ -277,7 +276,7 @@ class Gradients:
         return resolved
 
     def settle_direction(self) -> None:
-        """Make ``.grad`` the place of the direction: the memory of ∇f, or of ∇g if there is no ∇f."""
+        """Point ``.grad`` to the direction, which was written over ∇f, or over ∇g if there is no ∇f."""
         parameters = self.parameters()
         uppers = self.of("upper", parameters)
         if self.owner == "upper" and all(u is not None for u in uppers):

@@ -47,7 +47,7 @@ class ModelCopy(Reference):
 
     kind = START
     needs_model = True
-    keeps_buffers = False  # what a pass changes in the buffers
+    keeps_buffers = False  # whether buffer changes of a pass stay in the copy
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.values: dict[Tensor, Tensor] = {}
@@ -147,7 +147,7 @@ def check_separate_memory(parameters: Iterable[Tensor]) -> None:
         if place in shapes:
             raise ValueError(
                 f"two parameters of shapes {shapes[place]} and {tuple(p.shape)} share their memory, which a copy of the "
-                "model cannot keep up: tie them as one parameter, second.weight = first.weight"
+                "model would separate: tie them as one parameter, second.weight = first.weight"
             )
         if place:
             shapes[place] = tuple(p.shape)

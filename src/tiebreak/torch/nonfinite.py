@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
+import torch
 from tiebreak.checks import one_of
 from tiebreak.torch.devices import HostCopy, capturing
 from tiebreak.torch.diagnostics import warn_at_caller
+from torch import Tensor
 
 _MANY_SKIPS = 50  # steps in a row that were not made: nothing is being trained
 # torch has each of these in one kernel that takes a flag to skip the step.

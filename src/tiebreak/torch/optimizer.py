@@ -1,8 +1,8 @@
 """The optimizer around a torch optimizer, with two losses: measure, decide, move.
 
 Read :mod:`~tiebreak.torch.reference_step` first: it does the same in slow, obvious lines. ``DynamicBarrier._apply`` is
-the step. The parts that it calls get values and return values. Only saving, a logger's hook and torch's own gradient
-scaler get the optimizer.
+the step. Its helpers take and return plain values. Only ``checkpoint.py``, the hooks of the loggers and torch's own
+gradient scaler get the optimizer.
 """
 
 import math
@@ -89,7 +89,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _on_optimizer(method: _Function) -> _Function:
-    """Let a method act on the optimizer itself if it is called on a wrapper.
+    """Let a method act on the optimizer itself if it is called on a wrapper; for methods that assign attributes.
 
     Lightning and Fabric wrap an optimizer in an object of a class that inherits from the optimizer's. The wrapper reads
     the optimizer's attributes, but what a method writes to it would stay there.
@@ -146,13 +146,13 @@ class DynamicBarrier(Optimizer):
     max_norm : float, optional
         The direction is no longer than this: clipping, at no cost.
     nonfinite : {"raise", "skip", "ignore"}
-        What to do where a gradient, a loss or the multiplier is not finite. With "raise" and "skip" the step is not
-        made. Where the base can be told so on the device (plain SGD, :class:`SDBGD`, bases made with ``fused=True``,
-        and SGD, Adam and AdamW where torch may choose), nobody waits, and "raise" raises at the next step, or at
-        :meth:`check`; else the host waits once a step. A GradScaler decides by itself.
+        What to do if a gradient, a loss or the multiplier is not finite. With "raise" and "skip" the step is not made.
+        If the base can skip a step on the device, the host does not wait, and "raise" raises at the next step, or at
+        :meth:`check`. Otherwise the host waits once a step. Such bases are plain SGD, :class:`SDBGD`, bases made with
+        ``fused=True``, and SGD, Adam and AdamW if torch may choose. A GradScaler decides by itself.
     fused : bool, optional
-        Whether to make the passes over the parameters by Triton kernels: None where they can run, False never, True
-        or an error. On a CPU there are none to choose.
+        Whether Triton kernels make the passes over the parameters. None: if they run. False: never. True: raise if they
+        do not run.
     process_group : ProcessGroup or False, optional
         The ranks that hold a part of the model or of the batch, where the wrappers in `model` do not say it all; False
         where this process trains a model of its own. λ is then that of all of them together.
@@ -237,9 +237,9 @@ class DynamicBarrier(Optimizer):
         self._decider = Decider()
         self.count = 0  # steps tried, skipped ones too
         self.last: Step | None = None
-        # True after torch.distributed.checkpoint requested a state before the first step.
+        # True after `checkpoint.is_state_request` found such a request before the first step.
         self.state_requested = False
-        # True between the model's step and the twin's, and after an exception there.
+        # True if the model has stepped and the twin has not.
         self._twin_is_behind = False
         self._combined: _Move | None = None
         if fused:
@@ -311,7 +311,7 @@ class DynamicBarrier(Optimizer):
         reference : tensor or float, optional
             The reference's loss on the same batch.
         weight : float
-            A micro-batch's size or share, where they differ: the look at the noise needs it, and losses as numbers.
+            The relative size of the micro-batch. It weighs losses that are given as numbers, and the noise estimate.
         """
         if reference is not None and self.decision.tolerance is None:
             raise ValueError(
@@ -343,8 +343,8 @@ class DynamicBarrier(Optimizer):
         """Inside, the model is its reference, the twin or the frozen copy: evaluate the batch's lower loss.
 
         For a twin call backward on it, too; then ``opt.lower(loss, reference=that_loss)``. Parameters, buffers and
-        random numbers are as they were afterwards. Closures do all this by themselves. Under ``torch.no_grad()`` it is
-        a look at the reference: evaluate it on whatever data you like.
+        random numbers are as they were afterwards. Closures do all this by themselves. Under ``torch.no_grad()`` the
+        reference is only evaluated, on any data.
         """
         if self.model_copy is None:
             raise RuntimeError(
@@ -385,7 +385,7 @@ class DynamicBarrier(Optimizer):
     ) -> None:
         """Call what a step was given; afterwards the gradients of both levels are there, or an error says what is missing.
 
-        A `closure` is called once, after those of the levels, where the gradients are: Lightning passes one that calls
+        A `closure` is called once, when both gradients exist: Lightning passes one that calls
         its hooks. It may also make both blocks itself; its return value does not matter then.
         """
         if self._combined is not None:
@@ -421,7 +421,7 @@ class DynamicBarrier(Optimizer):
         if closure is not None and several_ranks():
             raise RuntimeError(
                 "step(upper=…, lower=…) calls backward past the framework, which then sums no gradients over its "
-                "processes: call it yourself, `with opt.lower(loss): self.manual_backward(loss)`, and so above"
+                "processes: call it in both blocks, `with opt.lower(loss): self.manual_backward(loss)`, the same for upper"
             )
 
     def _evaluate(self, upper: Closure, lower: Closure) -> None:
@@ -850,8 +850,9 @@ class DynamicBarrier(Optimizer):
     def combine(self, scaler: GradScaler | None = None) -> Step:
         """Put the direction into ``.grad`` before the step: clip it, measure it, then ``opt.step()``.
 
-        For what a trainer does between backward and step, which would otherwise reach one level only. After both
-        blocks; with the gradient `scaler`, if there is one. ``max_norm=`` clips without, and clips a twin, too.
+        A trainer that clips or reads ``.grad`` before the step needs it, because ``.grad`` has one level alone until
+        then. Call it after both blocks, with the gradient `scaler` if there is one. ``max_norm=`` needs no call, and
+        also clips a twin.
         """
         if self._combined is not None:
             raise RuntimeError(
@@ -1002,9 +1003,9 @@ class DynamicBarrier(Optimizer):
             batches)``. Set the learning rate before: a tenth of the highest, falling to 0, over a twentieth of the
             training, did well where the reference is a number.
         confidence : float
-            The model is moved only to places that are inside on new data with this confidence, as far as the spread
-            over the batches tells: at least 0.5, below 1. The losses must then be those of batches. The excess of such
-            a place is at most 0.95 in any case.
+            The one-sided confidence that a place to which the model is moved is inside on new data: at least 0.5,
+            below 1. It is estimated from the spread over the batches, if the lower loss is given by batches. The excess
+            of such a place is at most 0.95 in any case.
 
         Returns
         -------

@@ -87,8 +87,8 @@ class Twin(ModelCopy):
     def adopt_options(self, base: Optimizer, rates: Sequence[Any] | None) -> None:
         """Take what a scheduler or the user set in each group of the base since its last step.
 
-        `rates` are the learning rates in force, if they are not those in the groups. What the base's own step wrote does
-        not count: a base may count its steps in a group, and the twin's optimizer counts its own.
+        `rates` are the learning rates in force, if they are not those in the groups. Changes by ``base.step()`` itself are
+        ignored: a base may count its steps in a group, and the twin's optimizer counts its own.
         """
         if self.optimizer is None:
             return

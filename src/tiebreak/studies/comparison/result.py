@@ -178,7 +178,6 @@ class ComparisonResult:
             self.record(),
             data,
             copies(self.sources),
-            opening=f"Seed {self.comparison.seed}, {self.seconds:.0f} s:",
         )
 
     def record(self) -> dict[str, Any]:

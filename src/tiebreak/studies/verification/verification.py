@@ -336,7 +336,7 @@ def check(
         tables["rates"] = labelled(curves, a=spec["a"])
         tables["slopes"] = labelled(slopes, a=spec["a"])
     else:
-        tables["bounds"] = evidence.theorem(case, result, runs, seed)
+        tables["bounds"] = evidence.theorem(case, result)
         if case.method.rule is methods.sdbgd.rule and not reduces(case.method):
             # The lemma is about mini-batches.
             tables["deviations"] = evidence.deviations(case, result, seed, draws)
@@ -385,4 +385,4 @@ def verify_case(
         "own", problem, method.name, method, whole("steps", steps), noise_smoothness
     )
     result = evidence.simulate(case, runs, seed, record=1)
-    return evidence.theorem(case, result, runs, seed)
+    return evidence.theorem(case, result)

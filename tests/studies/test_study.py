@@ -1,0 +1,73 @@
+"""A study of one's own, as CONTRIBUTING has it: one file of at most 60 lines, and everything follows from it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import call
+
+from tiebreak.studies import load
+from tiebreak.studies.folder import read_columns
+
+TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+(COINS,) = re.findall(r'```python\n("""How fast.*?)```', TEXT, re.DOTALL)
+
+
+def test_it_is_short() -> None:
+    assert len(COINS.splitlines()) <= 60
+
+
+def test_files_summary_figures_page_and_latex_follow(tmp_path: Path) -> None:
+    (tmp_path / "coins.py").write_text(COINS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "coins.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "Near\n"), done.stderr
+    folder = tmp_path / "results" / "coins"
+    assert load(folder).tables[0].title == "The end"
+    errors = read_columns(folder / "error.csv")["error"]
+    assert errors[-1] == pytest.approx(0.01, abs=0.01)
+    assert len(errors) == 1000
+    assert np.isfinite(errors).all()
+    call("report", folder)
+    assert (folder / "error.png").read_bytes().startswith(b"\x89PNG")
+    assert "The end" in (folder / "report.html").read_text(encoding="utf-8")
+    call("publish", folder)
+    assert (folder / "paper" / "main.tex").exists()
+    again = subprocess.run(
+        [sys.executable, "coins.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert "The same, bit for bit." in call("diff", folder, folder).stderr
+
+
+def test_a_study_takes_processes_too(tmp_path: Path) -> None:
+    text = COINS.replace('"results/coins")', '"results/coins", engine=2)')
+    (tmp_path / "coins.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "coins.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "Near\n"), done.stderr
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    """The neighbour's checksum counts, and its copy is kept beside that of the file."""
+    (tmp_path / "helper.py").write_text("SCALE = 2.0\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text(
+        "from helper import SCALE\nimport tiebreak\n\n\n"
+        "method = tiebreak.methods.sdbgd.replace(name='mine', step_size=0.1 * SCALE)\n",
+        encoding="utf-8",
+    )
+    words = ["compare", "--problems", "paper", "--as-is", "--budgets", "1000"]
+    words += ["--methods", f"{tmp_path}/mine.py:method", "--runs", "2"]
+    call(*words, "--workers", "1", "--output", tmp_path / "a")
+    copies = {path.name for path in (tmp_path / "a" / "own").glob("*/*.py")}
+    assert copies == {"mine.py", "helper.py"}
+    done = call("repeat", tmp_path / "a", "--own", "--output", tmp_path / "b")
+    assert "The same, bit for bit." in done.stderr
+    (tmp_path / "helper.py").write_text("SCALE = 3.0\n", encoding="utf-8")
+    refused = call("repeat", tmp_path / "a", "--output", tmp_path / "c", code=2)
+    assert "helper.py', which has changed since" in refused.stderr.replace("\n", "")
