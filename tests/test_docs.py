@@ -136,6 +136,23 @@ def test_every_python_block_compiles(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
+@pytest.fixture(scope="module")
+def defined_tests() -> set[str]:
+    """The names of all tests."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return set(re.findall(r"^ *def (test_\w+)\(", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_named_test_exists(page: Path, defined_tests: set[str]) -> None:
+    """A page that names the test of a statement, or a file of tests, names one that exists."""
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"`(test_\w+)`", text)) <= defined_tests
+    for name in re.findall(r"`(tests/[\w/]+\.py|test_\w+\.py)`", text):
+        assert (ROOT / name).exists() or list((ROOT / "tests").rglob(name)), name
+
+
 def anchors(page: Path) -> set[str]:
     """The headings as GitHub and MyST make anchors of them."""
     text = re.sub(
@@ -161,6 +178,9 @@ def anchors(page: Path) -> set[str]:
         "docs/should-i-use-it.md",
         "docs/pytorch.md",
         "docs/finish.md",
+        "docs/report.md",
+        "docs/results.md",
+        "docs/command-line.md",
         "docs/troubleshooting.md",
     ],
 )
