@@ -7,7 +7,7 @@ what no kernel can: a rule of the user's own, a gradient scaler.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -178,16 +178,10 @@ class RuleMemory:
     def check(self, state: dict[str, Any]) -> None:
         """Raise ValueError if this state cannot be loaded."""
         if bool(state) != bool(self.values):
-            if state:
-                saved = "with"
-            else:
-                saved = "without"
-            if self.values:
-                current = "with"
-            else:
-                current = "without"
+            words = {True: "with", False: "without"}
             raise ValueError(
-                f"the state was saved {saved} tolerance=, and this optimizer was made {current} it"
+                f"the state was saved {words[bool(state)]} tolerance=, and this optimizer was made "
+                f"{words[bool(self.values)]} it"
             )
         if set(state) != set(self.values):
             unlike = sorted(set(state) ^ set(self.values))
@@ -196,13 +190,10 @@ class RuleMemory:
             )
         for name, value in state.items():
             is_number = type(value) in (int, float)
-            if isinstance(value, Tensor):
-                is_number = value.numel() == 1
             if not is_number or not math.isfinite(value):
+                text = repr(value)[:200]
                 raise ValueError(
-                    f"in this state law.{name} is {value!r}; it must be a finite number"[
-                        :300
-                    ]
+                    f"in this state law.{name} is {text}; it must be a finite number"
                 )
         if state:
             tolerance.check(Memory(**state))
@@ -278,10 +269,9 @@ class Decider:
             inputs = [products, *numbers.values(), measured.twin_squared_norm]
             if measured.rule_products is not products:
                 inputs.append(measured.rule_products)
-            flag = find_nonfinite(inputs, found_inf)
-            if isinstance(flag, bool):
+            is_nonfinite, skip = find_nonfinite(inputs, found_inf)
+            if is_nonfinite:
                 return None
-            skip = flag
         read: Callable[[Tensor], Sequence[Any]] = Tensor.unbind
         if on_host:
             read = Tensor.tolist
@@ -303,10 +293,9 @@ class Decider:
         else:
             weights = torch.stack(weight_pair)
         if checks_finite:
-            flag = find_nonfinite([weights], skip)
-            if isinstance(flag, bool):
+            is_nonfinite, skip = find_nonfinite([weights], skip)
+            if is_nonfinite:
                 return None
-            skip = flag
         report = dict(zip(PRODUCTS, (choice.multiplier, *rule_row), strict=True))
         report |= {"upper_loss": values["upper"], "lower_loss": values["lower"]}
         if choice.reading is not None:
@@ -376,42 +365,33 @@ def _decision_losses(decision: Decision, losses: dict[str, Any]) -> dict[str, An
 
 
 def find_nonfinite(
-    values: Iterable[Any], found_inf: Tensor | None
-) -> Literal[True] | Tensor | None:
-    """Return True if the host knows that the step must not be made, and a flag on the device if only the device knows.
-
-    None if nothing is wrong, as far as the host knows.
+    values: Iterable[Any], flag: Tensor | None
+) -> tuple[bool, Tensor | None]:
+    """Return whether the host knows that the step must not be made, and a flag on the device if only the device knows.
 
     Parameters
     ----------
     values : iterable of numbers and tensors
         None stands for a value that the step does not have. The first one says where the step is decided.
-    found_inf : tensor, optional
-        What a gradient scaler found: not 0 if a gradient is not finite.
+    flag : tensor, optional
+        Not 0 if the step must not be made for another reason, such as a finding of a gradient scaler.
     """
-    if found_inf is None:
-        flag = None
-    else:
-        flag = found_inf.reshape(()) != 0
+    if flag is not None:
+        flag = flag.reshape(()) != 0
     home: torch.device | None = None
     for value in values:
         if isinstance(value, Tensor) and home is None:
             home = value.device
         if isinstance(value, Tensor) and value.device.type != "cpu":
             nonfinite = ~torch.isfinite(value).all()
-            if flag is None:
-                flag = nonfinite
-            else:
-                flag = flag.to(nonfinite.device) | nonfinite
+            if flag is not None:
+                nonfinite = flag.to(nonfinite.device) | nonfinite
+            flag = nonfinite
         elif value is not None and not _is_finite(value):
-            return True
-    if flag is None:
-        return None
-    if (home or flag.device).type == "cpu":
-        if bool(flag):
-            return True
-        return None
-    return flag
+            return True, None
+    if flag is not None and (home or flag.device).type == "cpu":
+        return bool(flag), None
+    return False, flag
 
 
 def _is_finite(value: Tensor | float) -> bool:
