@@ -21,6 +21,9 @@ class Both(torch.optim.Optimizer):
         super().__init__([group for part in parts for group in part.param_groups], {})
         self._share()
 
+    def __getstate__(self) -> dict:
+        return vars(self).copy()
+
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
         self._share()

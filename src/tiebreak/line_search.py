@@ -280,6 +280,10 @@ class Totals:
             return math.nan
         return math.fsum(losses) / len(losses)
 
+    def batches(self, name: str) -> list[float]:
+        """Return the last losses of the batches; none if the loss was one number."""
+        return self._last[name]
+
     def differences(self, name: str) -> list[float]:
         """Return the last losses minus the first ones, batch by batch; the noise that both have in common is gone."""
         pairs = zip(self._last[name], self._first.get(name, ()), strict=False)

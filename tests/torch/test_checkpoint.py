@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from examples import two_base_optimizers
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
@@ -484,3 +485,42 @@ def test_a_state_must_say_which_parameters_were_reached():
         state["param_groups"][0][KEY] = json.dumps(text | {"reached": wrong})
         with pytest.raises(ValueError, match=r"reached|no state of such an optimizer"):
             with_a_twin()[1].load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "amsgrad", "prodigy", "two bases"])
+@pytest.mark.parametrize("kind", ["twin", "rule"])
+def test_a_base_that_treats_one_parameter_differently_loads_its_own_state(name, kind):
+    """One bias of zeros, one embedding, one output: nothing of these is damage."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 1)
+    )
+    params = list(model.parameters())
+    if name == "adafactor":
+        base = torch.optim.Adafactor(params, lr=1e-3)
+    elif name == "amsgrad":
+        groups = [{"params": params[:-1]}, {"params": params[-1:], "amsgrad": True}]
+        base = torch.optim.Adam(groups, lr=1e-3)
+    elif name == "prodigy":
+        base = pytest.importorskip("prodigyopt").Prodigy(params)
+    else:
+        first = torch.optim.Muon([params[0]], lr=0.02)
+        base = two_base_optimizers.Both(first, torch.optim.AdamW(params[1:], lr=1e-3))
+    options = {"tolerance": 0.1, "reference": "twin", "model": model}
+    if kind == "rule":
+        options = {"method": simple_method()}
+    opt = DynamicBarrier(base, **options)
+    inputs = torch.randn(16, 8)
+
+    def step():
+        opt.step(
+            lower=lambda: model(inputs).square().mean(),
+            upper=lambda: sum(p.abs().sum() for p in params),
+        )
+
+    for _ in range(2):
+        step()
+    state = copy.deepcopy(opt.state_dict())
+    torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)  # adds an option to the groups
+    opt.load_state_dict(state)
+    step()

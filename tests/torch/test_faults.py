@@ -189,24 +189,25 @@ def test_an_exception_that_is_swallowed_does_not_make_half_a_step():
     assert torch.equal(x.detach(), point().detach())
 
 
+@pytest.mark.parametrize("when", ["between", "after"])
 @pytest.mark.parametrize("order", [("lower", "upper"), ("upper", "lower")])
-def test_gradients_that_are_gone_are_missed(order):
+def test_gradients_that_are_gone_are_missed(order, when):
     """model.zero_grad() between the blocks and the step, or between the blocks."""
-    for when in ("between", "after"):
-        model = torch.nn.Linear(2, 1)
-        opt = DynamicBarrier(
-            torch.optim.SGD(model.parameters(), lr=0.1), method=simple_method()
-        )
+    model = torch.nn.Linear(2, 1)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, method=simple_method())
+
+    def step():
         for i, level in enumerate(order):
             with getattr(opt, level)():
                 model(torch.ones(1, 2)).square().sum().backward()
             if (when == "between") == (i == 0):
                 model.zero_grad()
-        with pytest.raises(
-            RuntimeError,
-            match=rf"the {order[0] if when == 'between' else order[1]} gradients are gone",
-        ):
-            opt.step()
+        opt.step()
+
+    lost = order[0] if when == "between" else order[1]
+    with pytest.raises(RuntimeError, match=f"{lost} gradients were set to None"):
+        step()
 
 
 # ----------------------------------------------------------------------------------------- clipping and a scaler
@@ -1152,3 +1153,134 @@ def test_a_model_that_two_optimizers_train_has_no_copy(reference):
         DynamicBarrier(base, **options)
     model[1].requires_grad_(False)
     DynamicBarrier(base, **options)
+
+
+# --------------------------------------------------------------------------------- gradients that are lost between blocks
+
+
+def lower_block(opt, x, factor=1.0):
+    loss = factor * g(x)
+    with opt.lower(loss):
+        loss.backward()
+
+
+def test_a_gradient_that_is_lost_between_two_blocks_of_a_level_is_noticed():
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **TOLERANT)
+    lower_block(opt, x, 0.5)
+    x.grad = None  # as model.zero_grad() does
+    with pytest.raises(RuntimeError, match="were set to None after"):
+        lower_block(opt, x, 0.5)
+
+
+def test_a_twins_gradient_that_is_lost_is_noticed():
+    x = point()
+    model = torch.nn.ParameterList([x])
+    base = torch.optim.SGD([x], lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+    for _ in range(2):
+        opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    with opt.reference():
+        g(x).backward()
+    x.grad = None
+    with pytest.raises(RuntimeError, match="were set to None after"):
+        lower_block(opt, x)
+
+
+def test_a_direction_that_is_lost_before_the_step_is_noticed():
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **TOLERANT)
+    lower_block(opt, x)
+    with opt.upper():
+        f(x).backward()
+    opt.combine()
+    x.grad = None
+    with pytest.raises(RuntimeError, match="the direction is gone"):
+        opt.step()
+
+
+@pytest.mark.parametrize("call", ["state_dict", "load_state_dict", "step", "finish"])
+def test_nothing_is_done_to_the_reference_in_place_of_the_model(call):
+    """Inside of opt.reference() the model has the values of its reference."""
+    x = point()
+    model = torch.nn.ParameterList([x])
+    base = torch.optim.SGD([x], lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
+    for _ in range(3):
+        opt.step(lower=lambda: g(x), upper=lambda: f(x))
+    state = copy.deepcopy(opt.state_dict())
+    arguments = {
+        "state_dict": lambda: opt.state_dict(),
+        "load_state_dict": lambda: opt.load_state_dict(state),
+        "step": lambda: opt.step(lower=lambda: g(x), upper=lambda: f(x)),
+        "finish": lambda: opt.finish(lower=lambda: g(x), upper=lambda: f(x)),
+    }
+    before = x.detach().clone()
+    with torch.no_grad(), opt.reference(), pytest.raises(RuntimeError, match="opt\\."):
+        arguments[call]()
+    assert torch.equal(x, before)
+    opt.step(lower=lambda: g(x), upper=lambda: f(x))
+
+
+def test_an_interruption_of_a_swap_leaves_the_model_whole(monkeypatch):
+    from tiebreak.torch import model_copy
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.1, reference="start", model=model)
+    inputs = torch.ones(3, 2)
+
+    def step():
+        return opt.step(
+            lower=lambda: model(inputs).square().mean(),
+            upper=lambda: model[0].weight.sum(),
+        )
+
+    for _ in range(3):
+        step()
+    before = [p.detach().clone() for p in model.parameters()]
+    copies = [v.clone() for v in opt.model_copy.values.values()]
+    exchange, count = model_copy._exchange, []
+
+    def interrupted(p, value):
+        count.append(p)
+        if len(count) == 3:
+            raise Stop
+        exchange(p, value)
+
+    monkeypatch.setattr(model_copy, "_exchange", interrupted)
+    with pytest.raises(Stop):
+        step()
+    monkeypatch.undo()
+    assert all(map(torch.equal, model.parameters(), before))
+    assert all(map(torch.equal, opt.model_copy.values.values(), copies))
+
+
+def test_a_failed_step_leaves_nothing_of_a_scaler():
+    x = point()
+    base = torch.optim.SGD([x], lr=0.1)
+    opt = DynamicBarrier(base, **TOLERANT)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    loss = g(x)
+    with opt.lower(loss):
+        scaler.scale(loss).backward()
+    with opt.upper():
+        scaler.scale(f(x)).backward()
+    handle = base.register_step_pre_hook(lambda *_: raise_stop())
+    with pytest.raises(Stop):
+        scaler.step(opt)
+    handle.remove()
+    lower = g(x).item()
+    assert stepped(opt, x).lower_loss.item() == pytest.approx(lower)
+
+
+def test_discarding_the_step_closes_an_interrupted_block():
+    x = point()
+    opt = DynamicBarrier(torch.optim.SGD([x], lr=0.1), **TOLERANT)
+    opt.backward.active_level = (
+        "lower"  # as an interruption between two lines leaves it
+    )
+    with pytest.raises(RuntimeError, match=r"inside opt.lower\(\)"):
+        stepped(opt, x)
+    opt.zero_grad()
+    stepped(opt, x)

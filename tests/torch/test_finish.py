@@ -913,3 +913,81 @@ def test_places_of_a_line_that_was_left_are_not_named(helps):
     assert found.nonfinite_places == ()
     assert not any("not finite" in str(w.message) for w in caught)
     assert found.repaired == helps
+
+
+@pytest.mark.parametrize("reference", ["start", "twin"])
+def test_the_reference_of_a_model_with_frozen_parameters_is_that_of_training(reference):
+    """The excess that finish reports is the one against the whole reference, whose frozen part differs from the model's."""
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 4)
+    targets = inputs[:, :1] * inputs[:, 1:2]
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
+    base = torch.optim.Adam(model.parameters(), lr=0.01)
+    opt = DynamicBarrier(base, tolerance=0.05, reference=reference, model=model)
+
+    def lower():
+        return (model(inputs) - targets).square().mean()
+
+    def upper():
+        return sum(p.abs().sum() for p in model.parameters())
+
+    for k in range(60):
+        if k == 40:
+            model[0].requires_grad_(False)
+        opt.step(lower=lower, upper=upper)
+    with torch.no_grad(), opt.reference():
+        whole = lower().item()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = opt.finish(lower=lower, upper=upper)
+    assert found.excess == pytest.approx((lower().item() - whole) / 0.05, abs=1e-4)
+    model.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="all parameters are frozen"):
+        opt.finish(lower=lower, upper=upper)
+
+
+def test_an_upper_loss_of_other_data_at_each_call_is_refused():
+    model, opt, batches = trained(steps=3)
+    generator = torch.Generator().manual_seed(0)
+
+    def upper():
+        return size(model) * (1 + torch.rand((), generator=generator).item())
+
+    with pytest.raises(RuntimeError, match=r"finish\(upper=…\) gave"):
+        opt.finish(lower=lambda: fit(model, batches[0]), upper=upper)
+
+
+def test_batches_in_another_order_at_each_call_are_refused():
+    """Their mean is the same, but the spread of the differences would mean nothing."""
+    model, opt, batches = trained(steps=3)
+    draw = random.Random(0)
+
+    def lower():
+        order = draw.sample(range(8), 8)
+        return [fit(model, batches[i]) for i in order]
+
+    with pytest.raises(RuntimeError, match=r"finish\(lower=…\) gave"):
+        opt.finish(lower=lower, upper=lambda: size(model))
+
+
+@pytest.mark.filterwarnings("ignore:the upper loss is smallest at the reference")
+def test_a_loss_that_fails_in_training_mode_does_not_end_finish():
+    """Batch norm needs more than one row in training mode, in which the user did not ask for losses."""
+    inputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)
+    )
+    anchor = copy.deepcopy(model)
+    with torch.no_grad():
+        model[0].weight.mul_(1.5)
+    base = torch.optim.SGD(model.parameters(), lr=0.01)
+    opt = DynamicBarrier(base, tolerance=10.0, reference=1.0, model=model)
+    model.eval()
+    found = opt.finish(
+        lower=lambda: [model(inputs[i : i + 1]).square().mean() for i in range(6)],
+        upper=lambda: model[0].weight.abs().sum(),
+        anchor=anchor,
+    )
+    assert math.isfinite(found.excess)

@@ -1,7 +1,7 @@
 """Damaged states of an optimizer: refused before anything changes, or accepted and usable.
 
-``TIEBREAK_FUZZ=1500`` tries more of them. A value of the base alone is compared with those of other parameters of the same
-dimensions; without three of them its damage is the base's to notice.
+``TIEBREAK_FUZZ=1500`` tries more of them. What the base itself saves is the base's to check: torch loads a state with a
+missing value or another shape.
 """
 
 import copy
@@ -93,11 +93,18 @@ def change(root, draw):
 
 
 def damage(state, draw):
-    """Return a state with one change: of the optimizer's own text, or of the state of a parameter."""
+    """Return a state with one change: of the text of a group, or of what is saved for a parameter beside the base's."""
     state = copy.deepcopy(state)
     part = draw.choice(["text", "state"])
-    if part == "state":
-        change(state["state"], draw)
+    own = {}
+    for i, values in state["state"].items():
+        own[i] = {n: v for n, v in values.items() if str(n).startswith("tiebreak")}
+    if part == "state" and any(own.values()):
+        change(own, draw)
+        for i, values in own.items():
+            base = state["state"].get(i, {})
+            base = {n: v for n, v in base.items() if not str(n).startswith("tiebreak")}
+            state["state"][i] = base | values if isinstance(values, dict) else values
         return state
     group = draw.choice(state["param_groups"])
     text = json.loads(group["tiebreak"])

@@ -114,7 +114,7 @@ def from_json(kind: str, record: Facts, data: Any) -> Findings:
         return Findings(
             kind,
             _text(data["title"]),
-            Verdict(**data["verdict"]),
+            _verdict(data["verdict"]),
             [_table(table) for table in data["tables"]],
             [_text(note) for note in data["notes"]],
             {name: chart_from(_read(each)) for name, each in data["charts"].items()},
@@ -136,8 +136,17 @@ def _text(value: Any) -> str:
     return value
 
 
+def _verdict(data: Facts) -> Verdict:
+    verdict = Verdict(**data)
+    for text in (verdict.word, verdict.question, *verdict.answers):
+        _text(text)
+    return verdict
+
+
 def _table(data: Facts) -> Table:
     table = Table(**data)
+    for text in (table.title, *table.words):
+        _text(text)
     for row in (table.header, *table.rows):
         if len(row) != len(table.header):
             raise TypeError(f"a row of {table.title!r} has another length")

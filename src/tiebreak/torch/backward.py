@@ -58,6 +58,16 @@ class BackwardPasses:
         """Discard the gradients and losses of the step."""
         self.losses.clear()
         self.gradients.clear()
+        self.active_level = ""
+
+    @contextmanager
+    def reference_in_place(self) -> Iterator[None]:
+        """Note that the model has the values of its reference, without a backward pass."""
+        self.active_level = REFERENCE
+        try:
+            yield
+        finally:
+            self.active_level = ""
 
     @contextmanager
     def block(

@@ -11,7 +11,7 @@ Each part of the optimizer has its own state; this module packs them. It checks 
 import base64
 import json
 import math
-from collections import ChainMap, Counter, defaultdict
+from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -311,12 +311,9 @@ def load(opt: Any, state: Values) -> None:
         _require("tolerance", tolerance, "null with a rule alone", holds)
         _check_entries(checkpoint.parameters, parameters, opt.parameter_part())
         base_groups = checkpoint.base["param_groups"]
-        _check_group_names(base_groups, opt.base.param_groups)
+        _check_group_names(base_groups, opt.base.defaults)
         _check_options("the base's", base_groups, opt.base.param_groups)
-        base_states = [saved.base for saved in checkpoint.parameters]
-        _check_alike("the base's", base_states, parameters)
-        twin_states = [s.entries.get("base", {}) for s in checkpoint.parameters]
-        _check_alike("the twin's", twin_states, parameters)
+        _check_types("the base's", [saved.base for saved in checkpoint.parameters])
         if copy is not None:
             copy.buffers.check(numbers["buffers"])
             options = [group["options"] for group in checkpoint.groups]
@@ -445,23 +442,16 @@ def _check_entries(
     for i, (p, saved) in enumerate(zip(parameters, saved_states, strict=True)):
         places = part.placeholders(p, saved.base)
         for kind, values in saved.entries.items():
-            with_shape = kind != "base"
-            forms = {n: _form(v, with_shape) for n, v in values.items()}
-            legal = {
-                n: _form(v, with_shape) for n, v in places.get(kind, values).items()
-            }
-            names = forms.keys() | legal.keys()
-            if kind == "base":  # a base may create some values at later steps
-                names = forms.keys() & legal.keys()
+            forms = {n: _form(v) for n, v in values.items()}
+            legal = {n: _form(v) for n, v in places.get(kind, values).items()}
             name = f"the {_WORDS[kind]} of parameter {i}"
             advice = (
                 "where ranks share parameters, load by torch.distributed.checkpoint"
             )
-            holds = all(forms.get(n) == legal.get(n) for n in names)
-            _require(name, forms, f"{legal}; {advice}", holds)
+            _require(name, forms, f"{legal}; {advice}", forms == legal)
 
 
-def _form(value: object, with_shape: bool) -> str:
+def _form(value: object) -> str:
     """Describe the type of a value and, if it is a tensor, its shape."""
     if not isinstance(value, Tensor):
         if _is_number(value):
@@ -473,19 +463,18 @@ def _form(value: object, with_shape: bool) -> str:
         form = str(value.dtype)
     if value.is_complex():
         form = "complex numbers"
-    if with_shape:
-        form += f" of shape {tuple(value.shape)}"
+    form += f" of shape {tuple(value.shape)}"
     if is_dtensor(value):
         return f"a DTensor of {form}"
     return f"a tensor of {form}"
 
 
-def _check_group_names(saved: Sequence[Values], groups: Sequence[Values]) -> None:
-    """Raise unless every group has the options that are numbers: torch fills in the others."""
-    for saved_group, group in zip(saved, groups, strict=False):
-        for name, value in group.items():
+def _check_group_names(groups: Sequence[Values], defaults: Values) -> None:
+    """Raise unless every group has the base's options that are numbers: torch fills in the others."""
+    for group in groups:
+        for name, value in defaults.items():
             if _is_number(value):
-                _require(f"option {name}", "missing", "a number", name in saved_group)
+                _require(f"option {name}", "missing", "a number", name in group)
 
 
 def _check_options(
@@ -502,7 +491,6 @@ def _check_options(
                 holds = value is None or isinstance(value, (bool, int, float))
             elif isinstance(current, tuple):
                 holds = isinstance(value, (tuple, list)) and len(value) == len(current)
-                holds = holds and all(map(_is_number, value))
             if _is_number(current):
                 legal = "a number, as the base's is"
             else:
@@ -510,43 +498,20 @@ def _check_options(
             _require(f"{owner} option {name}", value, legal, holds)
 
 
-def _check_alike(
-    owner: str, states: Sequence[Values], parameters: Sequence[Tensor]
-) -> None:
-    """Raise if a value of one parameter alone has another form than those of all others, or is missing.
+def _check_types(owner: str, states: Sequence[Values]) -> None:
+    """Raise if a value that is a tensor for other parameters is something else for one of them.
 
-    A base may treat matrices and vectors differently, so shapes and missing values are compared for each number of
-    dimensions.
+    Shapes and missing values are the base's: it may treat parameters differently.
     """
-    types = defaultdict[object, dict[int, str]](dict)
-    shapes = defaultdict[object, dict[int, str]](dict)
-    names = {name for state in states for name in state}
-    for i, (p, state) in enumerate(zip(parameters, states, strict=True)):
-        for name in names if state else ():
-            value = state.get(name)
-            if value is not None:
-                is_tensor = isinstance(value, Tensor)
-                if is_tensor:
-                    types[name][i] = "a tensor"
-                else:
-                    types[name][i] = _form(value, False)
-            if p.numel() > 1:
-                shapes[name, p.dim()][i] = _shape_beside(value, p)
-    for forms in (*types.values(), *shapes.values()):
-        usual, count = Counter(forms.values()).most_common(1)[0]
-        if count == len(forms) - 1 >= 2:
-            i, form = next(item for item in forms.items() if item[1] != usual)
-            _require(f"{owner} state of parameter {i}", form, f"{usual}", False)
-
-
-def _shape_beside(value: object, p: Tensor) -> str:
-    if not isinstance(value, Tensor):
-        return f"a {type(value).__name__}"
-    if value.shape == p.shape:
-        return "a tensor of the parameter's shape"
-    if value.numel() == 1:
-        return "a tensor of one number"
-    return "another tensor"
+    tensors = set()
+    for state in states:
+        tensors |= {name for name, value in state.items() if isinstance(value, Tensor)}
+    for i, state in enumerate(states):
+        for name in tensors & state.keys():
+            value = state[name]
+            holds = value is None or isinstance(value, (Tensor, int, float))
+            text = f"{owner} {name} of parameter {i}"
+            _require(text, value, "a tensor, as of other parameters", holds)
 
 
 def _read_reached(groups: Sequence[Values], count: int) -> list[bool]:

@@ -6,6 +6,7 @@ measures the losses there. Nothing here changes the optimizer, except that ``ste
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -36,15 +37,20 @@ _UNIT_NORM = 1e-3  # a vector whose norm is this near to 1 is a direction
 
 
 class LineTensor(NamedTuple):
-    """A parameter or a buffer of the model, with its value in the anchor."""
+    """A parameter or a buffer of the model, with its value in the anchor; a frozen parameter does not move."""
 
     tensor: Tensor
     anchor: Tensor
     is_buffer: bool
+    moves: bool = True
 
 
-def check_finish_arguments(lower: object, upper: object, steps: object) -> None:
-    """Raise unless the losses are functions, and `steps` makes losses one after another."""
+def check_finish_arguments(
+    lower: object, upper: object, steps: object, confidence: object
+) -> None:
+    """Raise unless the losses are functions, `steps` makes losses one after another, and the confidence is legal."""
+    if not isinstance(confidence, int | float) or not 0.5 <= confidence < 1:
+        raise ValueError(f"confidence={confidence!r} must be at least 0.5 and below 1")
     for name, loss in (("lower", lower), ("upper", upper)):
         if not callable(loss) and not (loss is None and name == "upper"):
             raise TypeError(
@@ -117,8 +123,8 @@ class Line:
                 self._buffers.append((part, name, buffer, value))
 
     @torch.no_grad()
-    def move_to(self, place: float) -> None:
-        """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit."""
+    def move_to(self, place: float, with_frozen: bool = False) -> None:
+        """Set the model to a place; at 0 and 1 to the ends themselves, bit for bit. Frozen parameters stay."""
         release_gathered(self._wrappers)
         self.reset_modes()
         for part, name, buffer, value in self._buffers:
@@ -126,8 +132,16 @@ class Line:
             if buffer is not None and value is not None:
                 _assign(buffer, value)
         for item, end in zip(self._tensors, self._ends, strict=True):
-            _assign(item.tensor, _between(item.anchor, end, place, item.is_buffer))
+            value = end
+            if item.moves or with_frozen:
+                value = _between(item.anchor, end, place, item.is_buffer)
+            _assign(item.tensor, value)
         torch.clear_autocast_cache()
+
+    @property
+    def has_frozen(self) -> bool:
+        """Whether a parameter of the line does not move."""
+        return not all(item.moves for item in self._tensors)
 
     @property
     def in_training_mode(self) -> bool:
@@ -223,6 +237,7 @@ def finish_on_line(
     """
     random = RandomState(generators)
     totals = Totals(_number)
+    # The first losses of `totals` are those at place 0, with which the later ones are compared.
     checks = Totals(_number)
     home = line.device
 
@@ -231,11 +246,28 @@ def finish_on_line(
         line.reset_modes()
         return totals(name, loss())
 
-    def measure_lower(place: float, training: bool = False) -> float:
-        line.move_to(place)
+    def measure_reference(with_frozen: bool = False, training: bool = False) -> float:
+        line.move_to(0.0, with_frozen)
         random.restore()
         line.reset_modes(training)
         return ranks.mean([checks("lower", lower())], home)[0]
+
+    def check_repeatable(name: str, loss: DataLoss) -> None:
+        """Raise, on all ranks, if a loss or one of its batches changes from call to call."""
+        losses = []
+        for _ in range(2):
+            line.move_to(1.0)
+            random.restore()
+            line.reset_modes()
+            mean = checks(name, loss())
+            losses.append([mean, *checks.batches(name)])
+        changes = float(not _are_close(*losses))
+        if ranks.mean([changes], home)[0] > 0:
+            raise RuntimeError(
+                f"finish({name}=…) gave {losses[0][0]:.6g} and {losses[1][0]:.6g} for the same model, or other batches: all "
+                "places of the line must be compared on the same data. Make the data outside of the function, seed a "
+                "private generator inside of it, and name the generator of a loader that shuffles, generators=[…]"
+            )
 
     def measure(place: float) -> tuple[float, ...]:
         line.move_to(place)
@@ -263,10 +295,18 @@ def finish_on_line(
     place = 1.0
     try:
         with torch.no_grad():
-            _check_repeatable(measure_lower(1.0), measure_lower(1.0))
-            if number is not None and not line.in_training_mode:
-                training_loss = measure_lower(0.0, training=True)
-                _compare_modes(number, tolerance, measure_lower(0.0), training_loss)
+            check_repeatable("lower", lower)
+            if upper is not None:
+                check_repeatable("upper", upper)
+            if number is None and line.has_frozen:
+                number = measure_reference(with_frozen=True)
+            elif number is not None and not line.in_training_mode:
+                # The losses may fail in training mode, which the user has not asked for.
+                with suppress(Exception):
+                    training_loss = measure_reference(training=True)
+                    _compare_modes(
+                        number, tolerance, measure_reference(), training_loss
+                    )
             result = search_line(
                 measure,
                 (tolerance.amount, tolerance.relative),
@@ -290,13 +330,11 @@ def finish_on_line(
     return result
 
 
-def _check_repeatable(first: float, second: float) -> None:
+def _are_close(first: Sequence[float], second: Sequence[float]) -> bool:
     # A device may sum in another order; other data differ by more.
-    if abs(first - second) > 1e-3 * max(abs(first), abs(second)):
-        raise RuntimeError(
-            f"finish(lower=…) gave {first:.6g} and {second:.6g} for the same model: all places of the line must be "
-            "compared on the same data. Make the data outside of the function, and seed a private generator inside of it"
-        )
+    size = max(map(abs, first))
+    changes = [abs(a - b) for a, b in zip(first, second, strict=True)]
+    return not any(change > 1e-3 * size for change in changes)
 
 
 def _compare_modes(

@@ -95,6 +95,8 @@ class Gradients:
                     p.grad = None
                 else:
                     p.grad = stored.pop(id(p), None)
+        else:
+            self.check_kept()
         if is_first:
             self._before_block = [_NO_VERSION] * len(parameters)
         else:
@@ -163,6 +165,7 @@ class Gradients:
         """Raise if ``.grad`` was changed after its block: the change reached one level and not the other."""
         if not self._after_block or torch.compiler.is_compiling():
             return
+        self.check_kept()
         before = self._sample
         if before is None:
             after = None
@@ -186,6 +189,25 @@ class Gradients:
                 return
             raise GradientChanged(
                 f"the {self.owner} gradients were changed after `with opt.{self.owner}():`, {ONE_LEVEL}"
+            )
+
+    def check_kept(self) -> None:
+        """Raise if a gradient was set to None after its block."""
+        if not self._ranks.alone:  # an error on one rank would leave the others waiting
+            return
+        pairs = zip(self._after_block, self.parameters(), strict=False)
+        if any(old != _NO_VERSION and p.grad is None for old, p in pairs):
+            raise RuntimeError(
+                f"{self.owner} gradients were set to None after `with opt.{self.owner}():`, as by model.zero_grad(): a step "
+                "needs no zero_grad(); opt.zero_grad() discards it and begins a new one"
+            )
+
+    def check_direction(self) -> None:
+        """Raise if the direction of :meth:`settle_direction` is gone."""
+        if all(p.grad is None for p in self.parameters()):
+            raise RuntimeError(
+                "the direction is gone: .grad was set to None between opt.combine() and opt.step(), as by "
+                "model.zero_grad()"
             )
 
     def check_complete(self) -> None:

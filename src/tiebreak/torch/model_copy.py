@@ -163,19 +163,30 @@ def check_separate_memory(parameters: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def swap_parameters(values: Mapping[Tensor, Tensor], wrappers: Wrappers) -> None:
-    """Exchange the values of parameters with others."""
+    """Exchange the values of parameters with others: all of them, or none if an exception interrupts it."""
     release_gathered(wrappers)
-    for p, value in values.items():
-        is_flat = getattr(p, "_fsdp_flattened", False)
-        if is_flat or type(p) not in (Tensor, nn.Parameter):
-            piece = local_tensor(p)
-            before = piece.clone()
-            piece.copy_(local_tensor(value))
-            local_tensor(value).copy_(before)
-        else:
-            p.data, value.data = value.data, p.data
+    exchanged = []
+    try:
+        for p, value in values.items():
+            _exchange(p, value)
+            exchanged.append((p, value))
+    except BaseException:
+        for p, value in exchanged:
+            _exchange(p, value)
+        raise
     # The cache may hold the former values in another precision.
     torch.clear_autocast_cache()
+
+
+def _exchange(p: Tensor, value: Tensor) -> None:
+    is_flat = getattr(p, "_fsdp_flattened", False)
+    if is_flat or type(p) not in (Tensor, nn.Parameter):
+        piece = local_tensor(p)
+        before = piece.clone()
+        piece.copy_(local_tensor(value))
+        local_tensor(value).copy_(before)
+    else:
+        p.data, value.data = value.data, p.data
 
 
 def release_gathered(wrappers: Wrappers) -> None:

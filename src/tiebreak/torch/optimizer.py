@@ -360,7 +360,8 @@ class DynamicBarrier(Optimizer):
                 with self._block(REFERENCE):
                     yield
             else:
-                yield
+                with self.backward.reference_in_place():
+                    yield
 
     def _copy_in_place(self, copy: ModelCopy) -> AbstractContextManager[None]:
         self._begin_step()
@@ -479,6 +480,7 @@ class DynamicBarrier(Optimizer):
                 "step(…, …): which loss is which? Give them by name: opt.step(lower=…, upper=…)"
             )
         check_closures(closure, upper, lower)
+        self._check_no_block("step")
         if upper is None and closure is None and self._is_state_request():
             return checkpoint.create_state(self)
         try:
@@ -487,8 +489,10 @@ class DynamicBarrier(Optimizer):
                 return self._release(self._combined)
             return self._apply()
         except BaseException:
-            # Discard the incomplete step, so that the next call starts cleanly.
+            # Discard the incomplete step, so that the next call starts cleanly; `scaler.step` leaves its attributes.
             self.forget()
+            for name in ("found_inf", "grad_scale"):
+                vars(self).pop(name, None)
             raise
 
     @torch.no_grad()
@@ -905,6 +909,7 @@ class DynamicBarrier(Optimizer):
             parameters = self.gradients.parameters()
             grads = [p.grad for p in parameters if p.grad is not None]
             torch._foreach_mul_(grads, 1 / scale)
+        self.gradients.check_direction()
         if self.twin is not None:
             # A rate that was set since combine() reaches the twin, too.
             self.twin.adopt_options(self.base, self._learning_rates())
@@ -1011,8 +1016,9 @@ class DynamicBarrier(Optimizer):
             training, did well where the reference is a number.
         confidence : float
             The one-sided confidence that a place to which the model is moved is inside on new data: at least 0.5,
-            below 1. It is estimated from the spread over the batches, if the lower loss is given by batches. The excess
-            of such a place is at most 0.95 in any case.
+            below 1. It is estimated from the spread over the batches, if the lower loss is given by batches, of the
+            difference to the reference's model; a number as reference is taken as exact for that model. The excess of
+            such a place is at most 0.95 in any case.
 
         Returns
         -------
@@ -1038,7 +1044,7 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "opt.finish() is for an optimizer with tolerance=: without one there is nothing to keep to"
             )
-        check_finish_arguments(lower, upper, steps)
+        check_finish_arguments(lower, upper, steps, confidence)
         self._check_between_steps("finish")
         self.check()
         self.eval()
@@ -1082,11 +1088,12 @@ class DynamicBarrier(Optimizer):
             raise RuntimeError(
                 "opt.finish() comes after the last step: no step was made yet"
             )
-        tensors = [
-            LineTensor(p, value, False)
-            for p, value in copy.reached_values().items()
-            if p.requires_grad
-        ]
+        values = copy.reached_values().items()
+        tensors = [LineTensor(p, v, False, p.requires_grad) for p, v in values]
+        if not any(item.moves for item in tensors):
+            raise RuntimeError(
+                "opt.finish(): all parameters are frozen (requires_grad=False), so no place of the line differs"
+            )
         buffers = copy.buffers.pairs()
         return tensors + [LineTensor(b, value, True) for b, value in buffers]
 
@@ -1119,11 +1126,13 @@ class DynamicBarrier(Optimizer):
     @_on_optimizer
     def state_dict(self) -> dict[str, Any]:
         """The base's state with this optimizer's own, by parameter and in each group under "tiebreak"."""
+        self._check_no_block("state_dict")
         return checkpoint.save(self)
 
     @_on_optimizer
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up a state; bit for bit on the CPU. A state of another kind is refused before anything is changed."""
+        self._check_no_block("load_state_dict")
         checkpoint.load(self, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -1150,6 +1159,13 @@ class DynamicBarrier(Optimizer):
     def eval(self) -> None:
         """Set the model and a twin to the point of evaluation, if the base is schedule-free; otherwise do nothing."""
         self._set_mode("eval")
+
+    def _check_no_block(self, name: str) -> None:
+        level = self.backward.active_level
+        if level:
+            raise RuntimeError(
+                f"opt.{name}() was called inside opt.{level}(): leave the block first"
+            )
 
     def _check_between_steps(self, name: str) -> None:
         if self.backward.active_level or self.is_combined or self.gradients.finished:

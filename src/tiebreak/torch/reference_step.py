@@ -153,7 +153,7 @@ def inner_product(left: Gradient, right: Gradient) -> float:
     total = 0.0
     for u, v in zip(left, right, strict=True):
         if u is not None and v is not None:
-            total += float((u.double() * v.double()).sum())
+            total += float((u.conj() * v).real.double().sum())
     return total
 
 
