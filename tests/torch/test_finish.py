@@ -991,3 +991,33 @@ def test_a_loss_that_fails_in_training_mode_does_not_end_finish():
         anchor=anchor,
     )
     assert math.isfinite(found.excess)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_loader_that_shuffles_is_refused_unless_its_generator_is_named(is_named):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.Parameter(torch.tensor([0.5]))
+    model = torch.nn.ParameterList([x])
+    rows = torch.arange(20.0)
+    loader = torch.utils.data.DataLoader(
+        rows, batch_size=4, shuffle=True, generator=generator
+    )
+    generators = [generator] if is_named else []
+    opt = DynamicBarrier(
+        torch.optim.SGD([x], lr=0.1),
+        tolerance=50.0,
+        reference=1.0,
+        model=model,
+        generators=generators,
+    )
+    call = partial(
+        opt.finish,
+        lower=lambda: [(x * batch).square().mean() for batch in loader],
+        upper=lambda: -x.sum(),
+        anchor={"0": torch.tensor([0.1])},
+    )
+    if is_named:
+        assert call().place > 1
+    else:
+        with pytest.raises(RuntimeError, match="generators="):
+            call()

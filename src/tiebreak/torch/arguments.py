@@ -137,7 +137,6 @@ def tolerance_decision(
 def make_reference(
     reference: ReferenceArgument,
     modules: Sequence[nn.Module],
-    generators: Sequence[torch.Generator],
     base: Optimizer,
 ) -> Reference:
     """Return the reference by its word, number, file or function."""
@@ -154,10 +153,6 @@ def make_reference(
         )
     if source.needs_model:
         _check_trained(str(source), modules, trained)
-    if generators and not source.needs_model:
-        raise ValueError(
-            'generators=… has no effect: no closure is called twice (reference="twin", "start")'
-        )
     return source
 
 

@@ -132,7 +132,8 @@ class DynamicBarrier(Optimizer):
         ``reference="start"`` and ``"twin"``, whose copy has the buffers of these modules, and under
         DistributedDataParallel and FSDP; :meth:`finish` moves it. Bare parameters: ``torch.nn.ParameterList``.
     generators : sequence of torch.Generator
-        Private random generators that closures draw from, where a closure is called more than once a step.
+        Private random generators that closures draw from, if a closure is called more than once: in a step with
+        ``reference="start"`` or ``"twin"``, and in :meth:`finish`.
     method : Method or str, optional
         In place of a tolerance, a rule with its numbers and its estimator: a row of :mod:`tiebreak.methods`, such as
         ``methods.sdbgd.replace(barrier=0.5, regularizer=1e-8)``, the name of a row, or ``Method("mine", rule,
@@ -200,7 +201,7 @@ class DynamicBarrier(Optimizer):
             decision = rule_decision(method, normalize, source)
         else:
             decision = tolerance_decision(base, tolerance, source, method, normalize)
-        lower_reference = make_reference(source, modules, generators, base)
+        lower_reference = make_reference(source, modules, base)
         if decision.tolerance is not None:
             same_batch = lower_reference.same_batch
             allowance = replace(decision.tolerance, same_batch=same_batch)
