@@ -461,6 +461,9 @@ def _sampled(
         assumption = (
             f"{symbol}: the means of {count} groups of {size:,} samples are near normal"
         )
+        if terms:
+            unseen = max(0, terms - count * size)
+            assumption += f", and at least {unseen:,} of {terms:,} terms, which were not drawn, are like the others"
         doubt = _doubt(rows, size, bool(terms))
     if not doubt:
         return _Sampled(rows, calls, assumption, 0)

@@ -81,6 +81,8 @@ place 1.3 of the line from the reference, 0, to where training ended, 1
             )
         last_part = "steps on the lower loss" if self.repaired else "training"
         remark = ""
+        if self.place >= FARTHEST:
+            remark = "; the line ends here: a longer training, or a larger learning rate, may gain more"
         if self.place < 0.5 and self.excess_before > KEPT_LIMIT:
             remark = "; most of what training did was taken back"
         return (

@@ -188,6 +188,23 @@ class History:
         >>> mean > result.last.lower_gradient_squared
         True
         """
+        if not len(self) or not self.step[-1]:
+            raise ValueError(
+                "the history has no steps: minimize(…, record=1) records all of them"
+            )
+        if name not in self.columns:
+            raise ValueError(
+                f"name={name!r} must be a column of the history: {', '.join(self.columns)}"
+            )
+        if isinstance(weight, str) or not (
+            weight is None
+            or callable(weight)
+            or hasattr(weight, "step_size")
+            or hasattr(weight, "schedule")
+        ):
+            raise TypeError(
+                f"weight={weight!r} must be a schedule, a method such as tiebreak.methods.sdbgd, or a function of the step"
+            )
         self.warn_if_thinned(stacklevel=3)
         schedule = getattr(weight, "schedule", weight)
         steps = range(int(self.step[-1]))

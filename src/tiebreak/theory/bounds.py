@@ -363,6 +363,10 @@ def residual_bounds(schedule: Schedule, constants: Constants, steps: Any) -> Bou
     >>> print(f"{bounds.lower_gradient_squared:.1f} {bounds.direction_squared:.0f}")  # above 1.37: vacuous, and true
     22.7 67
     """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"schedule={schedule!r} must be a Schedule, such as tiebreak.methods.sdbgd.schedule"
+        )
     K = checked_steps(steps)
     fixed = schedule.constant()  # then sums are products, and K may be astronomical
     p = laws(schedule, 1 if fixed else int(K.max()))
