@@ -16,7 +16,12 @@ def run(**options):
 @pytest.mark.parametrize(
     ("options", "arguments", "error", "message"),
     [
-        ({"record": None}, ("lower_gradient_squared",), ValueError, "record=1 records"),
+        (
+            {"record": None},
+            ("lower_gradient_squared",),
+            ValueError,
+            r"record=1\) records",
+        ),
         ({}, ("x",), ValueError, "must be a column of the history"),
         ({}, ("lower_gradient_squared", "sdbgd"), TypeError, "tiebreak.methods.sdbgd"),
     ],
