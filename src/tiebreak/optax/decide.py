@@ -47,7 +47,8 @@ def decide(
 
         fg, gg, ff = products.divided(0)
         measurement = Measurement(fg, gg, ff, lower_value=losses.get("lower_value"))
-        choice = replace(decision, apply=apply)(parameters, measurement, ())
+        scaled_decision = replace(decision, apply=apply)
+        choice = scaled_decision(parameters, measurement, ())
         return choice, None, memory
     values, (upper_unit, lower_unit) = memory
     upper_norm, upper_unit = _norm(products.ff, products.upper_exponent, upper_unit)
@@ -92,7 +93,8 @@ def _multiplier(
         positive = jnp.maximum(gg, limits(gg).tiny)
         gg = jnp.where(products.gg > 0, positive, gg)
     with traced(f"the rule {method.name!r}"):
-        multiplier = jnp.asarray(method.rule(fg, gg, **arguments)).astype(fg.dtype)
+        multiplier = method.rule(fg, gg, **arguments)
+        multiplier = jnp.asarray(multiplier).astype(fg.dtype)
     return multiplier + (fg - fg) + (gg - gg)  # NaN if an inner product is infinite
 
 

@@ -271,7 +271,8 @@ class Axes:
     def check_losses(self, losses: Mapping[str, Any], independent: AxisSet) -> None:
         """Raise if a loss differs over an axis that is not named, and along which there are no independent runs."""
         for name, value in losses.items():
-            if extra := varying(value).difference(self.names) - independent:
+            extra = varying(value).difference(self.names) - independent
+            if extra:
                 raise ValueError(
                     f"{name} differs over {words(extra)}: where it is each device's own, measure(…, "
                     f"axis_name={words(extra.union(self.names))}) takes the mean; where it is a sum over shards, sum it "

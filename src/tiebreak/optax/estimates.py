@@ -33,7 +33,8 @@ def begin(estimator: Estimator, params: Tree) -> EstimatorMemory:
     for level in LEVELS:
         rows = [_begin_leaf(estimator, level, leaf) for leaf in leaves]
         columns = zip(*rows, strict=True)
-        memory[level] = tuple(map(partial(jax.tree.unflatten, structure), columns))
+        unflatten = partial(jax.tree.unflatten, structure)
+        memory[level] = tuple(map(unflatten, columns))
     return memory
 
 

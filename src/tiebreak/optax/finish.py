@@ -99,7 +99,8 @@ def finish(
                 "with Equinox take equinox.partition(model, equinox.is_array)[0], and combine in the losses"
             )
     ends, structure = jax.tree.flatten(params)
-    begins = list(map(_like, match(params, anchor, ("params", "anchor")), ends))
+    anchor_leaves = match(params, anchor, ("params", "anchor"))
+    begins = list(map(_like, anchor_leaves, ends))
     total = Totals(_number)
 
     def at(place: float) -> Tree:

@@ -56,7 +56,9 @@ class Products(NamedTuple):
         m = self.upper_exponent - exponent
         n = self.lower_exponent - exponent
         fg = times_power(self.fg, m + n)
-        return fg, times_power(self.gg, 2 * n), times_power(self.ff, 2 * m)
+        gg = times_power(self.gg, 2 * n)
+        ff = times_power(self.ff, 2 * m)
+        return fg, gg, ff
 
 
 def inner_products(
@@ -87,14 +89,19 @@ def _inner_products(
             factor = power(-exponent)
             quotients.append([widen(leaf) * factor for leaf in leaves])
         products, _, equal = _sums(quotients, (), layout)
-        return [product.astype(fg.dtype) for product in products], copies_equal & equal
+        products = [product.astype(fg.dtype) for product in products]
+        all_equal = copies_equal & equal
+        return products, all_equal
 
+    in_range = (m == 0) & (n == 0)
     (fg, gg, ff), copies_equal = lax.cond(
-        (m == 0) & (n == 0), lambda: (products, copies_equal), scaled
+        in_range, lambda: (products, copies_equal), scaled
     )
     fg = jnp.where(copies_equal, fg, jnp.nan)
     # A gradient of zeros has no scale.
-    return Products(fg, gg, ff, m * (ff != 0), n * (gg != 0)), means
+    upper_exponent = m * (ff != 0)
+    lower_exponent = n * (gg != 0)
+    return Products(fg, gg, ff, upper_exponent, lower_exponent), means
 
 
 def _sums(
@@ -106,7 +113,8 @@ def _sums(
         return _dots(upper, lower), list(numbers), jnp.array(True)
     copies = list(map(size, layout.copies))
     devices = size(layout.axes)
-    parts = _dots(upper, lower, copies) + [number / devices for number in numbers]
+    parts = _dots(upper, lower, copies)
+    parts += [number / devices for number in numbers]
     count = len(parts)
     if not layout.tracked:
         leaves = chain(*gradients)
@@ -114,8 +122,11 @@ def _sums(
         for leaf, axes in zip(leaves, cycle(layout.copies), strict=False):
             square = _dot(leaf, leaf)
             index = sum(lax.axis_index(axis) for axis in axes)
-            parts += [square / size(axes), jnp.where(index == 0, square, 0.0)]
-    totals = all_sum(vary(jnp.stack(parts), layout.axes), layout.axes)
+            mean = square / size(axes)
+            first = jnp.where(index == 0, square, 0.0)
+            parts += [mean, first]
+    stacked = vary(jnp.stack(parts), layout.axes)
+    totals = all_sum(stacked, layout.axes)
     pairs = zip(totals, parts, strict=True)
     parts = [total.astype(part.dtype) for total, part in pairs]
     # Both norms are equal, up to rounding. Squares near 0 may be rounded to 0 in one sum alone.
