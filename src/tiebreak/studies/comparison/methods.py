@@ -175,9 +175,9 @@ def compared_method(value: Any, as_is: bool = False) -> ComparedMethod:
     """The method of a name, a place or an object; ValueError if there is none."""
     if not isinstance(value, str):
         method = getattr(value, "method", value)
-        name = getattr(
-            method, "name", getattr(method, "__name__", type(method).__name__)
-        )
+        name = getattr(method, "__name__", type(method).__name__)
+        if isinstance(method, Method):
+            name = method.name
         legal = "must be a Method, a function (constants, budget), a name or a place"
         _check_maker(f"methods={value!r} {legal}", method, name)
         return ComparedMethod(name, source_of_object(method, name), as_is=as_is)
