@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from command import call
-from tiebreak.studies import load
+from tiebreak.studies import Block, Task, load, run
 from tiebreak.studies.folder import read_columns
+from tiebreak.studies.store import Store
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 (COINS,) = re.findall(r'```python\n("""How fast.*?)```', TEXT, re.DOTALL)
@@ -71,3 +72,65 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("SCALE = 3.0\n", encoding="utf-8")
     refused = call("repeat", tmp_path / "a", "--output", tmp_path / "c", code=2)
     assert "helper.py', which has changed since" in refused.stderr.replace("\n", "")
+
+
+def _half(progress, *, number):
+    if number == 1:
+        raise KeyboardInterrupt
+    return Block({"part": {"number": np.array([number])}}, {})
+
+
+def _failing(progress, *, number):
+    raise ZeroDivisionError("no tosses")
+
+
+class Named:
+    """A study whose `collect` names its blocks."""
+
+    command = "python named.py"
+    function = staticmethod(_half)
+
+    def tasks(self, blocks):
+        return [Task(f"part {i}", self.function, {"number": i}) for i in range(2)]
+
+    def collect(self, result):
+        return result.blocks["part 1"]
+
+
+class Forgetful(Named):
+    def tasks(self, blocks):
+        return super().tasks(blocks)[:1]
+
+    def collect(self, result):
+        return None
+
+
+class Failing(Named):
+    function = staticmethod(_failing)
+
+
+def test_ctrl_c_writes_no_result_and_keeps_finished_blocks(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="1 block finished and kept"):
+        run(Named(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".blocks"}
+    assert len(Store(tmp_path / ".blocks")) == 1
+    with pytest.raises(KeyboardInterrupt, match="not kept: there is no folder"):
+        run(Named())
+
+
+def test_collect_must_return_findings(tmp_path: Path) -> None:
+    legal = "Forgetful.collect must return Findings, not NoneType"
+    with pytest.raises(TypeError, match=legal):
+        run(Forgetful(), tmp_path)
+    with pytest.raises(TypeError, match=legal):
+        run(Forgetful())
+
+
+@pytest.mark.parametrize("engine", ["here", 1])
+def test_the_error_of_a_task_names_the_task(engine: str | int) -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        run(Failing(), engine=engine)
+    assert raised.value.__notes__ in (
+        ["The task 'part 0' failed."],
+        ["The task 'part 1' failed."],
+    )
