@@ -35,6 +35,12 @@ _TABLES = (
     *("bounds", "deviations", "rates", "slopes", "measured"),
 )
 _NAMES = (CONFIG, FINDINGS, PAGE, "summary.md", *(f"{name}.csv" for name in _TABLES))
+_REDRAWN = (
+    ".html",
+    ".md",
+    ".pdf",
+    ".png",
+)  # ``tiebreak report`` writes these files again
 _WORDS = ("problem", "method")  # columns of names, even for a problem called "1"
 
 
@@ -277,7 +283,8 @@ def load(folder: FilePath) -> Findings:
     Raises
     ------
     ValueError
-        If a file is missing, was changed, or is not as a command writes it.
+        If a file is missing, was changed, or is not as a command writes it. Pages and figures may have changed:
+        ``tiebreak report`` writes them again.
 
     Examples
     --------
@@ -293,10 +300,12 @@ def load(folder: FilePath) -> Findings:
     for name in (CONFIG, FINDINGS):
         if not (place / name).exists():
             raise ValueError(f"place={str(folder)!r} must be {LEGAL}; it lacks {name}")
-    damaged = changed_files(place, (CONFIG, FINDINGS))
+    names = [n for n in manifest_of(place)["files"] if Path(n).suffix not in _REDRAWN]
+    damaged = changed_files(place, (CONFIG, FINDINGS, *names))
     if damaged:
         raise ValueError(
-            f"{str(place / damaged[0])!r} is not as the command wrote it: its checksum differs; run the command again"
+            f"{str(place / damaged[0])!r} is not as the command wrote it: its checksum differs; run the command again, "
+            "with --overwrite"
         )
     try:
         return from_json(kind, read_json(place / CONFIG), read_json(place / FINDINGS))
