@@ -1,6 +1,7 @@
 """A study of one's own, as CONTRIBUTING has it: one file of at most 60 lines, and everything follows from it."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,34 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("SCALE = 3.0\n", encoding="utf-8")
     refused = call("repeat", tmp_path / "a", "--output", tmp_path / "c", code=2)
     assert "helper.py', which has changed since" in refused.stderr.replace("\n", "")
+
+
+def test_a_neighbour_is_stored_and_repeated_beside_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copied folder runs its own neighbour, and refuses a changed one."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "scale.py").write_text("SCALE = 2.0\n", encoding="utf-8")
+    (here / "mine.py").write_text(
+        "from scale import SCALE\nimport tiebreak\n\n\n"
+        "method = tiebreak.methods.sdbgd.replace(name='mine', step_size=0.1 * SCALE)\n",
+        encoding="utf-8",
+    )
+    words = ["compare", "--problems", "paper", "--as-is", "--budgets", "1000"]
+    words += ["--methods", "mine.py:method", "--runs", "2", "--workers", "1"]
+    monkeypatch.chdir(here)
+    call(*words, "--output", "a")
+    assert list(load("a").record["sources"]) == ["mine.py", "scale.py"]
+    copied = tmp_path / "copied"
+    shutil.copytree(here, copied)
+    shutil.rmtree(here / "a")
+    (here / "scale.py").unlink()
+    monkeypatch.chdir(copied)
+    call("repeat", "a", "--output", "b")
+    (copied / "scale.py").write_text("SCALE = 3.0\n", encoding="utf-8")
+    refused = call("repeat", "a", "--output", "c", code=2)
+    assert "'scale.py', which has changed since" in refused.stderr.replace("\n", "")
 
 
 def _half(progress, *, number):
