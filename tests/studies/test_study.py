@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from command import call
-from tiebreak.studies import Block, Task, load, run
+from tiebreak.studies import Block, Experiment, Task, load, run
 from tiebreak.studies.folder import read_columns
 from tiebreak.studies.store import Store
 
@@ -163,3 +163,17 @@ def test_the_error_of_a_task_names_the_task(engine: str | int) -> None:
         ["The task 'part 0' failed."],
         ["The task 'part 1' failed."],
     )
+
+
+def test_another_command_does_not_discard_finished_blocks(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(Named(), tmp_path)
+    other = Experiment(methods=["sdbgd"], runs=2, budget=1000)
+    with pytest.raises(ValueError, match="unfinished work of another command") as why:
+        run(other, tmp_path)
+    assert "`python named.py`" in str(why.value)
+    assert len(Store(tmp_path / ".blocks")) == 1
+    with pytest.raises(KeyboardInterrupt):
+        run(Named(), tmp_path)
+    run(other, tmp_path, overwrite=True)
+    assert not (tmp_path / ".blocks").exists()

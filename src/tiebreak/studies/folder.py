@@ -26,6 +26,9 @@ MANIFEST = "manifest.json"
 CONFIG = "config.json"
 FINDINGS = "findings.json"
 PAGE = "report.html"
+#: The folder of finished blocks until all is done, and the file in it with the command of the study.
+BLOCKS = ".blocks"
+COMMAND = "command"
 #: The folder of the copies of the user's files.
 COPIES = "own"
 LEGAL = "a folder that `tiebreak reproduce`, `compare`, `verify` or `plan` wrote, or the CSV log of a training run"
@@ -111,6 +114,11 @@ def check_folder(folder: FilePath, command: str, overwrite: bool) -> str:
         raise ValueError(
             f"{text} holds {', '.join(foreign)}, which no command wrote or which were changed since; {advice}"
         )
+    unfinished = unfinished_command(place)
+    if unfinished not in ("", command):
+        raise ValueError(
+            f"{text} holds unfinished work of another command, `{unfinished}`; finish it with that command, or {advice}"
+        )
     if not manifest["files"]:
         return ""
     earlier = str(manifest.get("command"))
@@ -124,6 +132,14 @@ def check_folder(folder: FilePath, command: str, overwrite: bool) -> str:
                 f"{text} holds the results of {path!r} as it was before; {advice}"
             )
     return f"What is in {os.fspath(folder)!r} will be replaced: `{earlier}`."
+
+
+def unfinished_command(folder: Path) -> str:
+    """The command whose finished blocks a folder keeps for the next time; empty if there are no such blocks."""
+    path = folder / BLOCKS / COMMAND
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _foreign(folder: Path, names: Iterable[str], manifest: Facts) -> list[str]:

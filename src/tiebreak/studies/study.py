@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from tiebreak.files import FilePath
 from tiebreak.studies.engines import Engine
 from tiebreak.studies.findings import Findings
-from tiebreak.studies.folder import check_folder, save
+from tiebreak.studies.folder import BLOCKS, check_folder, save
 from tiebreak.studies.store import Store
 from tiebreak.studies.sweeps import Blocks, Hear, SweepResult, sweep
 from tiebreak.studies.tables import counted
@@ -90,7 +90,7 @@ def run(
         result = sweep(study.tasks, engine=engine, store=store, progress=progress)
         return _collected(study, result, store)
     check_folder(folder, study.command, overwrite)
-    with Store(Path(folder) / ".blocks") as blocks:
+    with Store(Path(folder) / BLOCKS, study.command) as blocks:
         result = sweep(study.tasks, engine=engine, store=blocks, progress=progress)
         findings = _collected(study, result, blocks)
         before_saving(findings)
