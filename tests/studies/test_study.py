@@ -44,6 +44,8 @@ def test_files_summary_figures_page_and_latex_follow(tmp_path: Path) -> None:
     )
     assert again.returncode == 0, again.stderr
     assert "The same, bit for bit." in call("diff", folder, folder).stderr
+    refused = call("repeat", folder, "--output", tmp_path / "new", code=2)
+    assert "this result was made by `python coins.py`; run that" in refused.stderr
 
 
 def test_a_study_takes_processes_too(tmp_path: Path) -> None:
@@ -177,3 +179,11 @@ def test_another_command_does_not_discard_finished_blocks(tmp_path: Path) -> Non
         run(Named(), tmp_path)
     run(other, tmp_path, overwrite=True)
     assert not (tmp_path / ".blocks").exists()
+
+
+def test_a_report_of_unfinished_work_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(Named(), tmp_path)
+    refused = " ".join(call("report", tmp_path, code=2).stderr.split())
+    assert "holds unfinished work and no result yet" in refused
+    assert "the same command goes on from there: python named.py" in refused

@@ -288,6 +288,12 @@ def kind_of(place: FilePath) -> str:
         return "log"
     if not path.is_dir():
         raise ValueError(f"no such file or folder: {path}; it must be {LEGAL}")
+    unfinished = unfinished_command(path)
+    if unfinished and not (path / MANIFEST).exists():
+        raise ValueError(
+            f"place={str(place)!r} holds unfinished work and no result yet; the same command goes on from there: "
+            f"{unfinished}"
+        )
     if not (path / MANIFEST).exists():
         raise ValueError(f"place={str(place)!r} must be {LEGAL}; it has no {MANIFEST}")
     return str(manifest_of(path).get("kind"))
