@@ -372,6 +372,29 @@ def test_one_bit_is_noticed_and_called_rounding(results, tmp_path):
     call("diff", results, tmp_path, "--tolerance", "1e-12")
 
 
+def test_a_changed_file_is_a_difference(results, tmp_path):
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "findings.json"
+    path.write_text(path.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    done = call("diff", results, tmp_path, code=1)
+    assert "findings.json" in done.stdout + done.stderr
+    assert "files have changed since they were written" in done.stderr
+    assert "The same" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["points.csv", "curves.parquet"])
+@pytest.mark.parametrize("command", ["report", "publish"])
+def test_a_flipped_bit_of_the_data_is_refused(results, tmp_path, name, command):
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / name).write_bytes(content)
+    done = call(command, tmp_path, code=2)
+    text = " ".join(done.stderr.split())
+    assert f"{name}' is not as the command wrote it" in text
+    assert "run the command again, with --overwrite" in text
+
+
 def test_another_seed_is_told_with_its_numbers(results, tmp_path):
     run(
         Experiment(methods=["sdbgd", "vr_pr_sdbpg"], runs=3, budget=20_000, seed=1),

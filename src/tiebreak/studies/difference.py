@@ -20,6 +20,7 @@ from tiebreak.studies.tables import Columns, Table, scientific
 
 #: Relative differences up to here are rounding: another processor, another library for sin and exp, grown over a run.
 ROUNDING = 1e-9
+_CHANGED = "(changed since written)"
 _CLOCKS = ("seconds", "elapsed", "date")  # never the same twice
 _SHOWN = 40  # letters of a value
 _ROWS = 500  # of a table of settings
@@ -64,6 +65,8 @@ class Difference:
             return f"The same up to rounding: relative differences of at most {scientific(self.largest)}."
         if any(change.column.startswith("(rows: ") for change in self.changes):
             return "Different: tables have different numbers of rows."
+        if all(change.column == _CHANGED for change in self.changes):
+            return "Different: files have changed since they were written."
         if np.isinf(self.largest):
             return "Different: in files, columns or cells that hold words, or a number that is not finite."
         return f"Different, by up to {scientific(self.largest)}, relative."
@@ -135,6 +138,10 @@ def difference(first: FilePath, second: FilePath) -> Difference:
         else:
             columns = read_columns(one / name), read_columns(two / name)
             changes += _changes(name, *columns)
+    compared = {change.file for change in changes}
+    for name in dict.fromkeys([*changed_files(one), *changed_files(two)]):
+        if name not in compared:
+            changes.append(Change(name, _CHANGED, 1, 1, np.inf))
     return Difference(_settings(one, two), changes)
 
 
@@ -150,9 +157,7 @@ def _settings(one: Path, two: Path) -> list[tuple[str, str, str]]:
 def _entries(folder: Path) -> dict[str, str]:
     record = read_json(folder / CONFIG)
     entries = dict(flat({n: v for n, v in record.items() if n not in _CLOCKS}))
-    for name in changed_files(folder):
-        if (folder / name).exists():
-            entries[name] = "changed since it was written"
+    entries |= dict.fromkeys(changed_files(folder), "changed since it was written")
     return entries
 
 

@@ -26,6 +26,9 @@ MANIFEST = "manifest.json"
 CONFIG = "config.json"
 FINDINGS = "findings.json"
 PAGE = "report.html"
+#: The folder of finished blocks until all is done, and the file in it with the command of the study.
+BLOCKS = ".blocks"
+COMMAND = "command"
 #: The folder of the copies of the user's files.
 COPIES = "own"
 LEGAL = "a folder that `tiebreak reproduce`, `compare`, `verify` or `plan` wrote, or the CSV log of a training run"
@@ -35,6 +38,12 @@ _TABLES = (
     *("bounds", "deviations", "rates", "slopes", "measured"),
 )
 _NAMES = (CONFIG, FINDINGS, PAGE, "summary.md", *(f"{name}.csv" for name in _TABLES))
+_REDRAWN = (
+    ".html",
+    ".md",
+    ".pdf",
+    ".png",
+)  # ``tiebreak report`` writes these files again
 _WORDS = ("problem", "method")  # columns of names, even for a problem called "1"
 
 
@@ -105,6 +114,11 @@ def check_folder(folder: FilePath, command: str, overwrite: bool) -> str:
         raise ValueError(
             f"{text} holds {', '.join(foreign)}, which no command wrote or which were changed since; {advice}"
         )
+    unfinished = unfinished_command(place)
+    if unfinished not in ("", command):
+        raise ValueError(
+            f"{text} holds unfinished work of another command, `{unfinished}`; finish it with that command, or {advice}"
+        )
     if not manifest["files"]:
         return ""
     earlier = str(manifest.get("command"))
@@ -118,6 +132,14 @@ def check_folder(folder: FilePath, command: str, overwrite: bool) -> str:
                 f"{text} holds the results of {path!r} as it was before; {advice}"
             )
     return f"What is in {os.fspath(folder)!r} will be replaced: `{earlier}`."
+
+
+def unfinished_command(folder: Path) -> str:
+    """The command whose finished blocks a folder keeps for the next time; empty if there are no such blocks."""
+    path = folder / BLOCKS / COMMAND
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _foreign(folder: Path, names: Iterable[str], manifest: Facts) -> list[str]:
@@ -266,6 +288,12 @@ def kind_of(place: FilePath) -> str:
         return "log"
     if not path.is_dir():
         raise ValueError(f"no such file or folder: {path}; it must be {LEGAL}")
+    unfinished = unfinished_command(path)
+    if unfinished and not (path / MANIFEST).exists():
+        raise ValueError(
+            f"place={str(place)!r} holds unfinished work and no result yet; the same command goes on from there: "
+            f"{unfinished}"
+        )
     if not (path / MANIFEST).exists():
         raise ValueError(f"place={str(place)!r} must be {LEGAL}; it has no {MANIFEST}")
     return str(manifest_of(path).get("kind"))
@@ -277,7 +305,8 @@ def load(folder: FilePath) -> Findings:
     Raises
     ------
     ValueError
-        If a file is missing, was changed, or is not as a command writes it.
+        If a file is missing, was changed, or is not as a command writes it. Pages and figures may have changed:
+        ``tiebreak report`` writes them again.
 
     Examples
     --------
@@ -293,10 +322,12 @@ def load(folder: FilePath) -> Findings:
     for name in (CONFIG, FINDINGS):
         if not (place / name).exists():
             raise ValueError(f"place={str(folder)!r} must be {LEGAL}; it lacks {name}")
-    damaged = changed_files(place, (CONFIG, FINDINGS))
+    names = [n for n in manifest_of(place)["files"] if Path(n).suffix not in _REDRAWN]
+    damaged = changed_files(place, (CONFIG, FINDINGS, *names))
     if damaged:
         raise ValueError(
-            f"{str(place / damaged[0])!r} is not as the command wrote it: its checksum differs; run the command again"
+            f"{str(place / damaged[0])!r} is not as the command wrote it: its checksum differs; run the command again, "
+            "with --overwrite"
         )
     try:
         return from_json(kind, read_json(place / CONFIG), read_json(place / FINDINGS))

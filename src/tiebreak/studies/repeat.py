@@ -37,6 +37,8 @@ def repeated_command(folder: Path, own: bool = False) -> list[str]:
     command = record.get("command")
     words = shlex.split(command) if isinstance(command, str) else []
     text = f"folder={str(folder)!r}"
+    if kind not in ("log", *_KINDS) and words and words[0] != "tiebreak":
+        raise ValueError(f"{text}: this result was made by `{command}`; run that")
     if kind not in _KINDS or words[:2] != ["tiebreak", kind]:
         raise ValueError(
             f"{text} must have a record with the command of `tiebreak {kind}`, not {command!r}"

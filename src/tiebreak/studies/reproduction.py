@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -68,6 +68,8 @@ class Experiment:
         ...
     ValueError: runs=0 must be a whole number ≥ 1
     """
+
+    partial: ClassVar[bool] = True
 
     methods: Sequence[str] = ("sdbgd", "sdbpg", "pr_sdbpg", "vr_pr_sdbpg")
     runs: int = 10

@@ -14,6 +14,7 @@ import numpy as np
 
 from tiebreak.files import FilePath, atomic, locked, regular
 from tiebreak.interrupts import terminations
+from tiebreak.studies.folder import COMMAND
 from tiebreak.studies.tables import Columns
 from tiebreak.studies.task import Block, Task
 
@@ -24,7 +25,8 @@ class Store:
     """A folder of finished blocks that one process uses at a time (`with Store(folder) as store`).
 
     A block is written completely or not at all. It is read only if its checksum is right and it was made by the same
-    code from the same arguments, as the fingerprint of its task tells.
+    code from the same arguments, as the fingerprint of its task tells. The `command` of the study, if given, is
+    written beside the first block.
 
     Examples
     --------
@@ -38,8 +40,9 @@ class Store:
     True
     """
 
-    def __init__(self, folder: FilePath) -> None:
+    def __init__(self, folder: FilePath, command: str = "") -> None:
         self.folder = Path(folder)
+        self.command = command
         self._lock = ExitStack()
         self._full = False
 
@@ -78,6 +81,10 @@ class Store:
     def write(self, task: Task, block: Block) -> None:
         """Keep a block. On a full disk one warning is given, and the sweep goes on."""
         try:
+            if self.command:
+                with atomic(self.folder / COMMAND) as file:
+                    file.write(self.command.encode())
+                self.command = ""
             with atomic(self.place(task)) as file:
                 file.write(encoded(block, task.fingerprint))
         except OSError as error:

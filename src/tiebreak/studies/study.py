@@ -7,9 +7,10 @@ from typing import Any, Protocol
 from tiebreak.files import FilePath
 from tiebreak.studies.engines import Engine
 from tiebreak.studies.findings import Findings
-from tiebreak.studies.folder import check_folder, save
+from tiebreak.studies.folder import BLOCKS, check_folder, save
 from tiebreak.studies.store import Store
 from tiebreak.studies.sweeps import Blocks, Hear, SweepResult, sweep
+from tiebreak.studies.tables import counted
 from tiebreak.studies.task import Task
 
 
@@ -20,6 +21,9 @@ class Study(Protocol):
     ----------
     command : str
         The command line that repeats the study.
+    partial : bool, optional
+        Whether `collect` accepts the blocks of an interrupted sweep, and says in the findings what is missing. A study
+        without this attribute does not: :func:`run` raises KeyboardInterrupt after Ctrl-C.
 
     Examples
     --------
@@ -39,7 +43,11 @@ class Study(Protocol):
         ...
 
     def collect(self, result: SweepResult) -> Findings:
-        """The findings of the blocks; KeyboardInterrupt if an interrupted sweep leaves nothing to find."""
+        """The findings of the blocks.
+
+        Only a study with ``partial = True`` is given the blocks of an interrupted sweep. It raises KeyboardInterrupt
+        if these blocks leave nothing to find.
+        """
         ...
 
 
@@ -65,6 +73,11 @@ def run(
     overwrite : bool
         Whether files in the folder are replaced that another command or program wrote.
 
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C, unless the study has ``partial = True``. Finished blocks stay in the folder or in the store.
+
     Examples
     --------
     >>> from tiebreak.studies import Experiment
@@ -74,15 +87,33 @@ def run(
     array([9, 9])
     """
     if folder is None:
-        return study.collect(
-            sweep(study.tasks, engine=engine, store=store, progress=progress)
-        )
+        result = sweep(study.tasks, engine=engine, store=store, progress=progress)
+        return _collected(study, result, store)
     check_folder(folder, study.command, overwrite)
-    with Store(Path(folder) / ".blocks") as blocks:
+    with Store(Path(folder) / BLOCKS, study.command) as blocks:
         result = sweep(study.tasks, engine=engine, store=blocks, progress=progress)
-        findings = study.collect(result)
+        findings = _collected(study, result, blocks)
         before_saving(findings)
         save(findings, folder, overwrite)
         if not result.interrupted:
             blocks.clear()
+    return findings
+
+
+def _collected(
+    study: Study, result: SweepResult, store: Store | FilePath | None
+) -> Findings:
+    """The findings of the blocks; KeyboardInterrupt if the study does not accept those of an interrupted sweep."""
+    if result.interrupted and not getattr(study, "partial", False):
+        finished = f"{counted(len(result.blocks), 'block')} finished"
+        if store is None:
+            raise KeyboardInterrupt(f"{finished}, and not kept: there is no folder")
+        raise KeyboardInterrupt(
+            f"{finished} and kept; the same command goes on from there"
+        )
+    findings = study.collect(result)
+    if not isinstance(findings, Findings):
+        raise TypeError(
+            f"{type(study).__qualname__}.collect must return Findings, not {type(findings).__name__}"
+        )
     return findings

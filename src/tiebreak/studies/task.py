@@ -119,8 +119,12 @@ def perform(task: Task, progress: Callable[[float], Any] | None = None) -> Block
     function = (
         task.function.load() if isinstance(task.function, Source) else task.function
     )
-    with one_thread():
-        block = function(progress or (lambda share: None), **task.arguments)
+    try:
+        with one_thread():
+            block = function(progress or (lambda share: None), **task.arguments)
+    except Exception as error:
+        error.add_note(f"The task {task.name!r} failed.")
+        raise
     if not isinstance(block, Block):
         raise TypeError(
             f"{task.name}: {function.__module__}.{function.__qualname__} gave {type(block).__name__}; it must give a Block"

@@ -35,7 +35,8 @@ class Source:
     place : str
         As the user wrote it.
     files : tuple of (path, checksum)
-        The user's file and the neighbours that it imports; empty for modules of packages.
+        The user's file and the neighbours that it imports, both with the folder of `place`; empty for modules of
+        packages.
     """
 
     place: str
@@ -91,7 +92,11 @@ def source_at(place: str, name: str = "function") -> Source:
         if is_file:
             path = os.path.abspath(module)
             _, neighbours = _run_file(path, checksum(content))
-            source = Source(str(place), ((module, checksum(content)), *neighbours))
+            files = [(module, checksum(content))]
+            for neighbour, digest in neighbours:
+                inner = os.path.relpath(neighbour, os.path.dirname(path))
+                files.append((os.path.join(os.path.dirname(module), inner), digest))
+            source = Source(str(place), tuple(files))
         source.load()
     except (ImportError, SyntaxError) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
