@@ -508,7 +508,8 @@ def test_two_processes_are_one_with_the_whole_batch(tmp_path):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    code = f"import sys; sys.path[:0] = {[str(ROOT / 'tests' / name) for name in ('torch', 'support')]!r}; import test_frameworks as t; t.ranks({str(tmp_path)!r})"
+    folders = [str(ROOT / "tests" / name) for name in ("torch", "support")]
+    code = f"import sys; sys.path[:0] = {folders!r}; import test_frameworks as t; t.ranks({str(tmp_path)!r})"
     several = {
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
