@@ -192,9 +192,10 @@ class History:
             raise ValueError(
                 "the history has no steps: minimize(…, record=1) records all of them"
             )
-        if name not in self.columns:
+        names = ("step", "upper_calls", "lower_calls", "calls", *self.columns)
+        if name not in names:
             raise ValueError(
-                f"name={name!r} must be a column of the history: {', '.join(self.columns)}"
+                f"name={name!r} must be a column of the history: {', '.join(names)}"
             )
         if isinstance(weight, str) or not (
             weight is None
