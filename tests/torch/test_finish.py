@@ -1021,3 +1021,34 @@ def test_a_loader_that_shuffles_is_refused_unless_its_generator_is_named(is_name
     else:
         with pytest.raises(RuntimeError, match="generators="):
             call()
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_number_of_training_mode_is_told_in_evaluation_mode(mode):
+    """Dropout makes the loss of training mode larger; the number is the one that the anchor has there."""
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 8)
+    targets = inputs.sum(1, keepdim=True)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    with torch.no_grad():
+        model[1].weight.fill_(1.0)
+        model[1].bias.zero_()
+
+    def lower():
+        return (model(inputs) - targets).square().mean()
+
+    number = lower().item()
+    anchor = copy.deepcopy(model)
+    with torch.no_grad():
+        model[1].weight.mul_(0.9)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = DynamicBarrier(base, tolerance=0.5, reference=number, model=model)
+    getattr(model, mode)()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        opt.finish(
+            lower=lower, upper=lambda: model[1].weight.abs().sum(), anchor=anchor
+        )
+    texts = [str(w.message) for w in caught]
+    told = any("seems to be a loss of training mode" in text for text in texts)
+    assert told == (mode == "eval")

@@ -300,13 +300,13 @@ def finish_on_line(
                 check_repeatable("upper", upper)
             if number is None and line.has_frozen:
                 number = measure_reference(with_frozen=True)
-            elif number is not None and not line.in_training_mode:
-                # The losses may fail in training mode, which the user has not asked for.
+            elif number is not None and ranks.alone and not line.in_training_mode:
+                # The loss may fail in training mode, which the user has not asked for. On several ranks, a failure on
+                # one of them would leave the others waiting.
+                training_loss = math.nan
                 with suppress(Exception):
                     training_loss = measure_reference(training=True)
-                    _compare_modes(
-                        number, tolerance, measure_reference(), training_loss
-                    )
+                _compare_modes(number, tolerance, measure_reference(), training_loss)
             result = search_line(
                 measure,
                 (tolerance.amount, tolerance.relative),

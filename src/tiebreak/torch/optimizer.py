@@ -995,8 +995,9 @@ class DynamicBarrier(Optimizer):
         """After the last step: move the model to where the tolerance is kept, and used, on the line from its reference.
 
         A model that is outside its tolerance goes back towards the reference until it is inside. One that is inside
-        goes on, away from it, as long as the upper loss falls, or back, if it falls there instead. It takes some eight
-        evaluations of both losses, 25 at most: no gradients, and one more copy of the parameters meanwhile.
+        goes on, away from it, as long as the upper loss falls, or back, if it falls there instead. It takes about ten
+        evaluations of both losses, and a few more to check that they do not change from call to call: no gradients, and
+        one more copy of the parameters meanwhile.
 
         Parameters
         ----------
