@@ -1033,7 +1033,7 @@ class Stop(BaseException):
     """An interruption, such as Ctrl-C, that no handler of the library may swallow."""
 
 
-def interrupted_by(place, opt, base, x, monkeypatch):
+def interrupted_by(place, opt, base):
     """Make step number 3 raise at a place."""
     if place == "hook":
         handle = base.register_step_pre_hook(lambda *_: raise_stop())
@@ -1058,7 +1058,7 @@ def raise_stop():
 @pytest.mark.parametrize("place", ["base", "hook"])
 @pytest.mark.parametrize("reference", [0.5, "start", "twin"])
 def test_an_interrupted_step_leaves_no_gradient_no_loss_and_no_average(
-    place, reference, monkeypatch
+    place, reference
 ):
     """The next step sees each loss once, and the averages do not count the interrupted step."""
 
@@ -1073,7 +1073,7 @@ def test_an_interrupted_step_leaves_no_gradient_no_loss_and_no_average(
         if interrupt:
             before = x.detach().clone()
             memory = opt.memory.state_dict()
-            restore = interrupted_by(place, opt, base, x, monkeypatch)
+            restore = interrupted_by(place, opt, base)
             with pytest.raises(Stop):
                 opt.step(lower=lambda: g(x), upper=lambda: f(x))
             restore()
@@ -1095,15 +1095,13 @@ def test_an_interrupted_step_leaves_no_gradient_no_loss_and_no_average(
     assert warned == (reference == "twin")
 
 
-def test_an_interruption_between_the_model_and_the_twin_is_told_at_the_next_step(
-    monkeypatch,
-):
+def test_an_interruption_between_the_model_and_the_twin_is_told_at_the_next_step():
     x = point()
     base = torch.optim.SGD([x], lr=0.1)
     model = torch.nn.ParameterList([x])
     opt = DynamicBarrier(base, tolerance=0.1, reference="twin", model=model)
     opt.step(lower=lambda: g(x), upper=lambda: f(x))
-    restore = interrupted_by("twin", opt, base, x, monkeypatch)
+    restore = interrupted_by("twin", opt, base)
     with pytest.raises(Stop):
         opt.step(lower=lambda: g(x), upper=lambda: f(x))
     restore()

@@ -4,6 +4,7 @@ STORM keeps the fraction c = 1 − α_k at every step. SPIDER and PAGE keep all 
 c = 0: a refresh, with a large batch that is evaluated once.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,9 +131,9 @@ class _Refreshed(Estimator):
 
     evaluations = 2
 
+    @abstractmethod
     def refreshes(self, parameters: Any) -> Any:
-        """1 where the step refreshes, else 0; of arrays of steps, arrays."""
-        raise NotImplementedError
+        """Return 1 for a step that refreshes, else 0; for arrays of steps, arrays."""
 
     def asks(self, level: str, parameters: Any) -> tuple[Any, Any]:
         """The large batch at one point, or the small one at two."""
